@@ -1,0 +1,196 @@
+"""The `tailrace` command: parses, calls, exits. Heavy imports wait until their command runs."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.errors import ConfigError, TailraceError
+
+app = typer.Typer(
+    name="tailrace",
+    help="Closes the loop between OpenTelemetry and LLM traffic.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+bench = typer.Typer(help="Measure this machine's Tailrace.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+DEFAULT_ADDRESS = "127.0.0.1:4320"
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="YAML file; all defaults without it.")
+]
+AddressOption = Annotated[
+    str, typer.Option("--address", "-a", help="Decision port of a running service.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON lines.")]
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Record the journal into this empty folder.")
+    ] = None,
+) -> None:
+    """Run the service until Ctrl-C or SIGTERM."""
+    from pipeline import service
+    from pipeline.config import load
+    from pipeline.telemetry import configure_logs
+
+    tree = load(config)
+    configure_logs(tree.telemetry.log_level)
+    asyncio.run(service.serve(tree, record))
+
+
+@app.command()
+def watch(
+    address: Annotated[str, typer.Argument(help="Decision port.")] = DEFAULT_ADDRESS,
+    as_json: JsonOption = False,
+    pool: Annotated[list[str] | None, typer.Option(help="Only these pools.")] = None,
+    count: Annotated[int, typer.Option(help="Stop after this many updates; 0 = never.")] = 0,
+) -> None:
+    """Follow decisions live: weights, circuits and the reasons for them."""
+    from pipeline.terminal import watch as run
+
+    asyncio.run(run(address, as_json=as_json, pools=pool or [], count=count))
+
+
+@app.command()
+def why(
+    endpoint: Annotated[str, typer.Argument(help="Endpoint id or address.")],
+    address: AddressOption = DEFAULT_ADDRESS,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain one endpoint: its weight, its state and the signals behind them."""
+    from pipeline.terminal import why as run
+
+    raise typer.Exit(asyncio.run(run(address, endpoint, as_json=as_json)))
+
+
+@app.command()
+def override(
+    action: Annotated[
+        str,
+        typer.Argument(help="pin cap drain exclude hold neutral off | remove | list"),
+    ],
+    target: Annotated[
+        str, typer.Argument(help="Endpoint id or address, node or pool; none for --scope all.")
+    ] = "",
+    scope: Annotated[str, typer.Option(help="endpoint node pool all")] = "endpoint",
+    value: Annotated[int, typer.Option(help="Weight for pin and cap.")] = 0,
+    reason: Annotated[str, typer.Option(help="Shown to everyone who asks why.")] = "",
+    owner: Annotated[str, typer.Option(help="Who says so; your user name by default.")] = "",
+    expires: Annotated[
+        str, typer.Option(help="Duration such as 30m or 2h; empty = until removed.")
+    ] = "1h",
+    address: AddressOption = DEFAULT_ADDRESS,
+    as_json: JsonOption = False,
+) -> None:
+    """Overrule decisions, or list and remove what overrules them."""
+    from pipeline.terminal import override as run
+
+    code = asyncio.run(
+        run(
+            address,
+            action,
+            target=target,
+            scope=scope,
+            value=value,
+            reason=reason,
+            owner=owner,
+            expires=expires,
+            as_json=as_json,
+        )
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def check(file: Annotated[Path, typer.Argument(help="Configuration to check.")]) -> None:
+    """Print the resolved configuration, or its one error."""
+    from pipeline.config import dump, load
+
+    print(dump(load(file)), end="")
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(help="A recorded journal.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Feed a journal to the loop again: identical inputs, identical snapshots."""
+    from pipeline.terminal import replay as run
+
+    run(folder, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    require: Annotated[
+        list[str] | None, typer.Option(help="Fail unless these parts are here (or: all).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which real parts and kernel abilities this machine has, and how to get the others."""
+    from pipeline.doctor import run
+
+    raise typer.Exit(run(require or [], as_json=as_json))
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(min=20.0, help="How long it runs.")] = 60.0,
+    headless: Annotated[bool, typer.Option(help="No live display.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Three real llama.cpp servers, real traffic, one made slow, one killed: watch it react."""
+    from pipeline.demo.run import run
+
+    raise typer.Exit(run(seconds, headless=headless, as_json=as_json))
+
+
+@bench.command("load")
+def bench_load(
+    endpoints: Annotated[int, typer.Option(min=1, max=10_000)] = 1000,
+    points: Annotated[int, typer.Option(min=15, help="Data points an endpoint, a second.")] = 40,
+    spans: Annotated[int, typer.Option(min=1, help="Spans a second, in total.")] = 2000,
+    seconds: Annotated[float, typer.Option(min=1.0)] = 20.0,
+) -> None:
+    """A fleet reports to a service on one core: ticks a second, cores, memory; one JSON line."""
+    import json
+
+    from pipeline.bench.load import load
+
+    print(json.dumps(load(endpoints, points, spans, seconds)))
+
+
+@bench.command("start")
+def bench_start() -> None:
+    """Seconds from start to serving, and memory when idle; one JSON line."""
+    import json
+
+    from pipeline.bench.load import start
+
+    print(json.dumps(start()))
+
+
+def main() -> None:
+    """Entry point: one line for every expected error, exit code 2 for a configuration."""
+    try:
+        app()
+    except ConfigError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        sys.exit(ConfigError.exit_code)
+    except TailraceError as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The one ordered queue: places are taken in admission order and filled in any order.
+
+Producers (the event loop, decode workers) fill places; one consumer, the loop thread, takes entries
+strictly in the order of their places. Size is always a decision of the caller.
+"""
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+from pipeline.errors import Overloaded
+
+T = TypeVar("T")
+
+
+class Place(Generic[T]):
+    """One position in the queue: empty until filled or abandoned."""
+
+    __slots__ = ("abandoned", "entry")
+
+    def __init__(self) -> None:
+        """An empty place."""
+        self.entry: T | None = None
+        self.abandoned = False
+
+
+class Channel(Generic[T]):
+    """A bounded queue of places; thread-safe, any number of producers, one consumer.
+
+    >>> channel = Channel[str](capacity=2)
+    >>> first, second = channel.reserve(), channel.reserve()
+    >>> channel.fill(second, "b"); channel.fill(first, "a")
+    >>> channel.take(0.0), channel.take(0.0), channel.take(0.0)
+    ('a', 'b', None)
+    """
+
+    def __init__(self, *, capacity: int, retry_after_s: float = 1.0) -> None:
+        """At most `capacity` places at a time; a refused producer is told `retry_after_s`."""
+        self._places: deque[Place[T]] = deque()
+        self._capacity = capacity
+        self._retry_after_s = retry_after_s
+        self._ready = threading.Condition()
+        self._woken = False
+
+    def __len__(self) -> int:
+        """Places taken, filled or not."""
+        return len(self._places)
+
+    def reserve(self) -> Place[T]:
+        """Take the next place; `Overloaded` when there is none."""
+        with self._ready:
+            if len(self._places) >= self._capacity:
+                raise Overloaded("queue_full", self._retry_after_s)
+            place: Place[T] = Place()
+            self._places.append(place)
+            return place
+
+    def fill(self, place: Place[T], entry: T) -> None:
+        """Put `entry` into its place."""
+        with self._ready:
+            place.entry = entry
+            self._ready.notify()
+
+    def abandon(self, place: Place[T]) -> None:
+        """Give a place up; the entries behind it no longer wait for it."""
+        with self._ready:
+            place.abandoned = True
+            self._ready.notify()
+
+    def put(self, entry: T) -> None:
+        """Reserve and fill in one step; `Overloaded` when full."""
+        self.fill(self.reserve(), entry)
+
+    def wake(self) -> None:
+        """Make a waiting `take` return now."""
+        with self._ready:
+            self._woken = True
+            self._ready.notify()
+
+    def take(self, timeout_s: float) -> T | None:
+        """The next entry in order, or None when none is ready within `timeout_s`."""
+        with self._ready:
+            if not self._head_is_ready():
+                self._ready.wait_for(self._head_is_ready, timeout_s)
+            self._woken = False
+            self._drop_abandoned()
+            if not self._places or self._places[0].entry is None:
+                return None
+            return self._places.popleft().entry
+
+    def _drop_abandoned(self) -> None:
+        while self._places and self._places[0].abandoned:
+            self._places.popleft()
+
+    def _head_is_ready(self) -> bool:
+        self._drop_abandoned()
+        return self._woken or bool(self._places and self._places[0].entry is not None)

@@ -1,0 +1,279 @@
+"""One YAML file -> one frozen tree, assembled from each stage's own configuration type.
+
+Strict: an unknown key, a wrong type or a value out of range is one line with the path of the field.
+Every field has a default that works on a laptop, so an empty file is valid.
+"""
+
+import ast
+import inspect
+import ipaddress
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+import yaml
+
+from pipeline.decide.config import DecideConfig
+from pipeline.errors import ConfigError
+from pipeline.fold.endpoints import FoldConfig
+from pipeline.fold.requests import RequestConfig
+from pipeline.model import Config, PoolConfig, Rights, Sender
+from pipeline.normalise.identity import IdentityConfig
+from pipeline.publish.config import PublishConfig
+from pipeline.receive.otlp_grpc import ReceiveConfig
+
+Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Right = Literal["metrics", "requests", "identity"]
+
+RIGHTS: Final = {
+    "metrics": Rights.METRICS,
+    "requests": Rights.REQUESTS,
+    "identity": Rights.IDENTITY,
+}
+
+
+class LoopConfig(Config, frozen=True, kw_only=True):
+    """The loop thread and its queue."""
+
+    tick_s: Annotated[float, msgspec.Meta(ge=0.02, le=60.0)] = 0.1
+    """Period of decisions."""
+    queue_entries: Count = 4096
+    """Places in the one ordered queue; beyond it senders are asked to retry."""
+    decode_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Workers that decode; more than one pays only with a decoder that releases the GIL."""
+
+
+class SenderConfig(Config, frozen=True, kw_only=True):
+    """What the data of senders from one network may do; the first match decides."""
+
+    network: str
+    """CIDR, such as 10.0.0.0/8 or ::1/128."""
+    rights: tuple[Right, ...]
+    """metrics: become signals; requests: spans and access logs count, failures included;
+    identity: `tailrace.endpoint`, `tailrace.pool`, `tailrace.address` are believed."""
+
+
+class StateConfig(Config, frozen=True, kw_only=True):
+    """State across restarts."""
+
+    folder: str = "~/.local/state/tailrace"
+    """Where state files live; "" keeps nothing across restarts."""
+    save_every_s: Seconds = 60.0
+    """How often they are written, beside once at stop."""
+
+
+class RecordConfig(Config, frozen=True, kw_only=True):
+    """The journal (`serve --record DIR`)."""
+
+    segment_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 64 << 20
+    """A new segment file is begun past this size."""
+    max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 1 << 30
+    """Recording ends, with a log line, when the folder holds this much."""
+
+
+class TelemetryConfig(Config, frozen=True, kw_only=True):
+    """What the service says about itself."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level that is logged, to standard error."""
+    metrics_listen: str = "127.0.0.1:9464"
+    """Where `/metrics` is served for Prometheus; "" = nowhere."""
+    traces_endpoint: str = ""
+    """OTLP/gRPC address that gets the service's own `route_decision` spans; "" = nobody."""
+
+
+class TailraceConfig(Config, frozen=True, kw_only=True):
+    """The whole tree; sections are named after the stage that reads them."""
+
+    receive: ReceiveConfig = ReceiveConfig()
+    senders: tuple[SenderConfig, ...] = (
+        SenderConfig(network="0.0.0.0/0", rights=("metrics", "requests")),
+        SenderConfig(network="::/0", rights=("metrics", "requests")),
+    )
+    """Who may do what; a sender that matches nothing is accepted, counted and otherwise ignored."""
+    identity: IdentityConfig = IdentityConfig()
+    pools: tuple[PoolConfig, ...] = ()
+    """Known pools; the one named "*" holds the defaults of unlisted pools."""
+    fold: FoldConfig = FoldConfig()
+    requests: RequestConfig = RequestConfig()
+    decide: DecideConfig = DecideConfig()
+    publish: PublishConfig = PublishConfig()
+    loop: LoopConfig = LoopConfig()
+    overrides_file: str = ""
+    """YAML list of overrides, re-read when it changes; "" = none."""
+    state: StateConfig = StateConfig()
+    record: RecordConfig = RecordConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+
+def load(path: Path | None) -> TailraceConfig:
+    """The tree of a file (None = all defaults); `ConfigError` names the file and the field."""
+    if path is None:
+        return parse("", "defaults")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> TailraceConfig:
+    """The tree of YAML `text`; `name` is what errors call it.
+
+    >>> parse("loop: {tick_s: 0.5}", "example").loop.tick_s
+    0.5
+    """
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+    try:
+        config = msgspec.convert({} if tree is None else tree, TailraceConfig)
+        _validate(config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {_with_path_first(str(error))}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    return config
+
+
+def dump(config: TailraceConfig) -> str:
+    """The resolved tree as YAML, every default spelled out."""
+    return yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False)
+
+
+def sender(config: TailraceConfig, peer: str) -> Sender:
+    """What the first matching network lets `peer` (an IP address, or a socket path) do."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        address = ipaddress.ip_address("127.0.0.1")  # a local socket
+    for entry in config.senders:
+        if address in ipaddress.ip_network(entry.network):
+            rights = Rights.NONE
+            for right in entry.rights:
+                rights |= RIGHTS[right]
+            return Sender(peer, rights)
+    return Sender(peer, Rights.NONE)
+
+
+def _with_path_first(message: str) -> str:
+    """Msgspec's "... - at `$.a.b`" with the path in front."""
+    text, _, path = message.partition(" - at `$")
+    return f"{path.rstrip('`').lstrip('.')}: {text}" if path else text
+
+
+def _validate(config: TailraceConfig) -> None:
+    for i, entry in enumerate(config.senders):
+        try:
+            ipaddress.ip_network(entry.network)
+        except ValueError as error:
+            raise ConfigError(f"senders[{i}].network: {error}") from error
+    names = [pool.name for pool in config.pools]
+    for i, pool in enumerate(config.pools):
+        _validate_pool(f"pools[{i}]", pool)
+        if pool.name in names[:i]:
+            raise ConfigError(f"pools[{i}].name: {pool.name!r} is listed twice")
+    if not is_loopback(config.receive.listen) and "*" not in names:
+        raise ConfigError(
+            "pools: off loopback the source of membership must be chosen; "
+            'add a pool named "*" with membership static, file or telemetry'
+        )
+
+
+def _validate_pool(path: str, pool: PoolConfig) -> None:
+    if not pool.name:
+        raise ConfigError(f"{path}.name: must not be empty")
+    if pool.membership == "file" and not pool.file:
+        raise ConfigError(f"{path}.file: membership file needs a file_sd file")
+    if pool.membership != "static" and pool.members:
+        raise ConfigError(f"{path}.members: only membership static takes members")
+    if pool.membership != "file" and pool.file:
+        raise ConfigError(f"{path}.file: only membership file takes a file")
+    if pool.name == "*" and (pool.membership == "file" or pool.members):
+        raise ConfigError(
+            f'{path}.membership: the pool "*" has no list of its own; telemetry takes in all that '
+            "report, static nobody"
+        )
+    for i, member in enumerate(pool.members):
+        if not _is_ip_and_port(member.address):
+            raise ConfigError(
+                f"{path}.members[{i}].address: {member.address!r} is not ip:port "
+                "(host names are refused, as receivers refuse them)"
+            )
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether a listen address stays on this machine."""
+    host = listen.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or listen.startswith("unix:")
+
+
+def _is_ip_and_port(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return port.isdigit() and 0 < int(port) < 65536
+
+
+class Setting(NamedTuple):
+    """One row of the table of settings."""
+
+    path: str
+    default: str
+    text: str
+
+
+def settings(kind: type[msgspec.Struct] = TailraceConfig, prefix: str = "") -> Iterator[Setting]:
+    """Every setting with its default and the docstring beside it, depth first."""
+    texts = _field_texts(kind)
+    for item in msgspec.structs.fields(kind):
+        path = f"{prefix}{item.encode_name}"
+        nested = _nested_config(item.type)
+        if nested is not None and nested[1]:
+            yield Setting(f"{path}[]", "-", texts.get(item.name, ""))
+            yield from settings(nested[0], f"{path}[].")
+        elif nested is not None:
+            yield from settings(nested[0], f"{path}.")
+        else:
+            default = (
+                "-" if item.default is msgspec.NODEFAULT else msgspec.to_builtins(item.default)
+            )
+            yield Setting(path, _yaml(default), texts.get(item.name, ""))
+
+
+def _yaml(value: Any) -> str:
+    return value if value == "-" else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
+
+
+def _nested_config(kind: Any) -> tuple[type[msgspec.Struct], bool] | None:
+    """The configuration type of a field, and whether the field is a list of them."""
+    if isinstance(kind, type) and issubclass(kind, Config):
+        return kind, False
+    inner = getattr(kind, "__args__", ())
+    if inner and isinstance(inner[0], type) and issubclass(inner[0], Config):
+        return inner[0], True
+    return None
+
+
+def _field_texts(kind: type[msgspec.Struct]) -> dict[str, str]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for field, after in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+        ):
+            texts[field.target.id] = " ".join(str(after.value.value).split())
+    return texts

@@ -1,0 +1,238 @@
+"""The synchronous heart: batches in, a snapshot out at every tick; only it wires the stages.
+
+One thread calls it, with time passed in. Service, replay and simulation all drive this one class:
+`begin` a decoded batch, `fold_slice` until nothing is left, `tick` when one is due. Between two
+slices a tick may come first, so a large batch never makes one late.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from pipeline.clock import NS_PER_MS, Instant
+from pipeline.config import TailraceConfig
+from pipeline.decide.decider import Decider
+from pipeline.fold.endpoints import EndpointFold
+from pipeline.fold.requests import RequestFold
+from pipeline.journal import Members, Note, Operation, OverrideFile
+from pipeline.model import (
+    Canonical,
+    Columns,
+    Event,
+    LogColumns,
+    Observation,
+    Override,
+    PointColumns,
+    RequestRows,
+    SampleRows,
+    Sender,
+    SignalMatrix,
+    Snapshot,
+    SpanColumns,
+)
+from pipeline.normalise.attributes import normalise_logs, normalise_spans
+from pipeline.normalise.endpoint import IdentityState
+from pipeline.normalise.identity import Identity
+from pipeline.normalise.metrics import PointNormaliser
+from pipeline.signals import SIGNAL_INDEX
+
+SLICE_ROWS: Final = 2_000
+"""Rows folded between two looks at the clock: about a millisecond."""
+WINDOWS_S: Final = (1, 10)
+"""Request windows that deciding reads: trials and hard evidence, everything else."""
+SIGNAL_WINDOW_S: Final = 10
+"""The window whose figures appear as `window_*` signals."""
+MAX_NOTES: Final = 64
+"""Notes kept for the next snapshot; more in one tick are counted only."""
+
+Drop = Callable[[str, str, int], None]
+"""Called with (stage, reason, how many)."""
+
+
+class Work:
+    """One normalised batch on its way into the fold, slice by slice."""
+
+    __slots__ = ("done", "now", "parts")
+
+    def __init__(self, canonical: Canonical, now: Instant) -> None:
+        """Cut the rows of `canonical` into slices, all folded as of `now`."""
+        self.now = now
+        self.parts: list[RequestRows | SampleRows] = []
+        self.done = 0
+        for rows in (canonical.requests, canonical.samples):
+            if rows is not None:
+                self.parts += [
+                    rows.part(low, low + SLICE_ROWS) for low in range(0, rows.n, SLICE_ROWS)
+                ]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every slice has been folded."""
+        return self.done == len(self.parts)
+
+
+class Loop:
+    """All state and every stage of the decision path."""
+
+    def __init__(self, config: TailraceConfig, dropped: Drop = lambda *_: None) -> None:
+        """Build the stages from `config`; `dropped` hears of everything that is left out."""
+        self.identity = Identity(config.identity, config.pools)
+        self._points = PointNormaliser()
+        self.endpoint_fold = EndpointFold(config.fold)
+        self.request_fold = RequestFold(config.requests)
+        self.decider = Decider(config.decide, config.pools)
+        self.epoch = 0
+        self.early_tick_wanted = False
+        self._dropped = dropped
+        self._notes: list[str] = []
+        self._slots = 0
+
+    def begin(self, columns: Columns, sender: Sender, now: Instant) -> Work:
+        """Normalise a decoded batch; nothing of it counts until its slices are folded."""
+        self._count("decode", columns.dropped)
+        canonical = self._normalise(columns, sender, now)
+        self._count("normalise", canonical.dropped)
+        notes, reasons = self.identity.take_notes()
+        self._count("normalise", reasons)
+        self._note(*canonical.notes, *notes)
+        self._fit()
+        return Work(canonical, now)
+
+    def fold_slice(self, work: Work) -> None:
+        """Fold the next slice of `work`, which must not be done."""
+        part = work.parts[work.done]
+        work.done += 1
+        if isinstance(part, RequestRows):
+            self._count("fold", self.request_fold.fold(part, work.now))
+            self.early_tick_wanted |= bool(part.refused.any())
+        else:
+            self._count("fold", self.endpoint_fold.fold(part, work.now))
+            self.early_tick_wanted |= self.endpoint_fold.saw_down(part)
+
+    def fold_all(self, work: Work) -> None:
+        """Fold what is left of `work`."""
+        while not work.is_done:
+            self.fold_slice(work)
+
+    def tick(self, now: Instant) -> Snapshot:
+        """Decide the next epoch from everything folded so far."""
+        self.early_tick_wanted = False
+        self._forget_retired(now)
+        self._fit()
+        self.epoch = max(self.epoch + 1, now.wall_ns // NS_PER_MS)
+        snapshot = self.decider.decide(self.observe(now), now, self.epoch)
+        if not self._notes:
+            return snapshot
+        events = tuple(Event(now.wall_ns, "note", "", "", text) for text in self._notes)
+        self._notes = []
+        return replace(snapshot, events=snapshot.events + events)
+
+    def observe(self, now: Instant) -> Observation:
+        """What a tick at `now` decides from."""
+        directory = self.identity.directory()
+        windows = {seconds: self.request_fold.window(seconds, now) for seconds in WINDOWS_S}
+        signals = self.endpoint_fold.signals(now, directory)
+        self._add_window_signals(signals, windows[SIGNAL_WINDOW_S])
+        row = SIGNAL_INDEX["token_length_deviation"]
+        signals.value[row] = self.request_fold.token_length_deviation(directory, now)
+        heard_s = np.minimum(self.endpoint_fold.heard_age_s(now), self.request_fold.heard(now))
+        return Observation(
+            directory=directory,
+            signals=signals,
+            windows=windows,
+            heard_age_s=heard_s,
+            report_interval_s=self.endpoint_fold.report_interval_s(),
+            down_samples=self.endpoint_fold.down_samples,
+            up_samples=self.endpoint_fold.up_samples,
+            refused_recent=self.request_fold.refused_recent(now, seconds=3),
+            catching_up=self.endpoint_fold.catching_up(now),
+        )
+
+    def operate(self, operation: Operation, now: Instant) -> tuple[Override, ...]:
+        """Carry out an operator's word; the overrides in force afterwards."""
+        overrides = self.decider.overrides
+        if operation.set is not None:
+            overrides.set(operation.set)
+        if operation.remove is not None:
+            overrides.remove(*operation.remove)
+        return overrides.active(now.wall_ns)
+
+    def apply(self, entry: OverrideFile | Members | Note) -> None:
+        """Take up what a file says now, or a note for the next snapshot."""
+        if isinstance(entry, OverrideFile):
+            self.decider.overrides.replace_file(list(entry.overrides))
+        elif isinstance(entry, Members):
+            self._note(*self.identity.set_members(entry.pool, entry.members))
+        else:
+            self._note(entry.text)
+
+    def export_state(self) -> dict[str, Mapping[str, Any]]:
+        """State of every stage by name, plain maps; see `restore`."""
+        return {
+            "loop": {"epoch": self.epoch},
+            "identity": msgspec.to_builtins(self.identity.export_state()),
+            "fold": self.endpoint_fold.export_state(),
+            "decide": self.decider.export_state(),
+            "overrides": {"overrides": self.decider.overrides.export()},
+        }
+
+    def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take up exported state before the first batch; a stage that is missing starts afresh."""
+        self.epoch = int(state.get("loop", {}).get("epoch", 0))
+        if "identity" in state:
+            self.identity.restore(msgspec.convert(state["identity"], IdentityState))
+        self._fit()
+        if "fold" in state:
+            self.endpoint_fold.restore(state["fold"])
+        if "overrides" in state:
+            self.decider.overrides.restore(state["overrides"].get("overrides", ()))
+        if "decide" in state:
+            self.decider.restore(dict(state["decide"]), self.identity.directory())
+
+    def _normalise(self, columns: Columns, sender: Sender, now: Instant) -> Canonical:
+        if isinstance(columns, SpanColumns):
+            return normalise_spans(columns, self.identity, sender, now)
+        if isinstance(columns, PointColumns):
+            return self._points.normalise_points(columns, self.identity, sender, now)
+        if isinstance(columns, LogColumns):
+            return normalise_logs(columns, self.identity, sender, now)
+        return Canonical()
+
+    def _note(self, *texts: str) -> None:
+        self._notes += texts[: MAX_NOTES - len(self._notes)]
+
+    def _fit(self) -> None:
+        slots = self.identity.directory().n
+        if slots != self._slots:
+            self._slots = slots
+            for stage in (self.endpoint_fold, self.request_fold, self.decider):
+                stage.resize(slots)
+
+    def _forget_retired(self, now: Instant) -> None:
+        slots = self.identity.retired(now)
+        if len(slots):
+            for stage in (self.endpoint_fold, self.request_fold, self.decider):
+                stage.forget(slots)
+
+    def _add_window_signals(self, signals: SignalMatrix, window: Any) -> None:
+        calls = window.failure_calls
+        with np.errstate(invalid="ignore", divide="ignore"):
+            failure_ratio = np.where(calls > 0, window.failures / calls, np.nan)
+        for name, column in (
+            ("window_ttft_p50_s", window.ttft_p50_s),
+            ("window_duration_p50_s", window.duration_p50_s),
+            ("window_calls_per_s", window.calls / window.seconds),
+            ("window_failure_ratio", failure_ratio),
+        ):
+            row = SIGNAL_INDEX[name]
+            signals.value[row] = column
+            signals.age_s[row] = np.where(np.isnan(column), np.inf, 0.0)
+
+    def _count(self, stage: str, counts: Mapping[str, int]) -> None:
+        for reason, count in Counter(counts).items():
+            if count:
+                self._dropped(stage, reason, count)

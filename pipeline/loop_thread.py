@@ -1,0 +1,209 @@
+"""The thread that owns the loop: takes the one ordered queue, keeps ticks on time, records.
+
+A due tick goes before the next batch and between two slices of one. What is taken is written to the
+journal in that order, so that replay can do the same. This thread is one of the two supervisors: an
+unexpected error costs the entry that caused it, is logged once and counted, and the loop goes on.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from pipeline.channel import Channel
+from pipeline.clock import NS_PER_S, Clock, Instant
+from pipeline.errors import DependencyLost, TailraceError
+from pipeline.journal import (
+    Batch,
+    Entry,
+    JournalWriter,
+    Members,
+    Note,
+    Operation,
+    OverrideFile,
+    Tick,
+)
+from pipeline.loop import Loop, Work
+from pipeline.model import Columns, Override, Receipt, Sender, Snapshot
+from pipeline.telemetry import Telemetry
+
+EARLY_TICK_GAP_NS: Final = 20_000_000
+"""Ticks forced by hard evidence are at least this far apart."""
+IDLE_WAIT_S: Final = 0.25
+"""Longest wait for an entry, so that a stop is noticed soon."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Received:
+    """A decoded export request; `done` gets a `Receipt` once it is folded, or an error."""
+
+    columns: Columns
+    sender: Sender
+    record: Batch | None
+    """What the journal keeps of it; None when nothing is recorded."""
+    done: Callable[[Receipt | Exception], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """An operator's word; `done` gets the overrides in force afterwards."""
+
+    operation: Operation
+    done: Callable[[tuple[Override, ...] | Exception], None]
+
+
+Item = Received | Asked | OverrideFile | Members | Note
+
+
+class LoopThread:
+    """Runs a `Loop` on the entries of a channel until stopped."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        channel: Channel[Item],
+        clock: Clock,
+        *,
+        tick_s: float,
+        publish: Callable[[Snapshot, int], None],
+        telemetry: Telemetry,
+        journal: JournalWriter | None = None,
+        save: Callable[[dict[str, Mapping[str, Any]]], None] | None = None,
+        save_every_s: float = 60.0,
+    ) -> None:
+        """`publish` gets each snapshot and its cost in ns; `save` a state export between ticks."""
+        self._loop = loop
+        self._channel = channel
+        self._clock = clock
+        self._tick_ns = round(tick_s * NS_PER_S)
+        self._publish = publish
+        self._telemetry = telemetry
+        self._journal = journal
+        self._save = save
+        self._save_every_ns = round(save_every_s * NS_PER_S)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tailrace-loop", daemon=True)
+        self._due_ns = 0
+        self._last_tick_ns = 0
+        self._saved_ns = 0
+        self._slices_before_tick = 0
+
+    def start(self) -> None:
+        """Begin; the first tick is due one period later, after what is queued already."""
+        now = self._clock.now()
+        self._due_ns = now.mono_ns + self._tick_ns
+        self._saved_ns = now.mono_ns
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Fold what is queued, decide once more, save; whether the thread ended in time."""
+        self._stop.set()
+        self._channel.wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not (self._stop.is_set() and len(self._channel) == 0):
+            self._supervised("tick", self._tick_if_due)
+            item = self._channel.take(self._wait_s())
+            if item is not None:
+                self._supervised("entry", partial(self._take, item))
+        self._supervised("stop", self._finish)
+
+    def _finish(self) -> None:
+        self._tick(self._clock.now(), "due")
+        if self._save is not None:
+            self._save(self._loop.export_state())
+        if self._journal is not None:
+            self._journal.close()
+
+    def _supervised(self, task: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception:  # the supervisor of the loop thread: nothing may end it
+            self._telemetry.supervised_failures_total.labels(task).inc()
+            log.exception("unexpected error in the loop thread", task=task)
+
+    def _wait_s(self) -> float:
+        if self._stop.is_set():
+            return 0.0
+        until_due_s = (self._due_ns - self._clock.now().mono_ns) / NS_PER_S
+        return min(max(until_due_s, 0.0), IDLE_WAIT_S)
+
+    def _take(self, item: Item) -> None:
+        now = self._clock.now()
+        self._slices_before_tick = 0
+        if isinstance(item, Received):
+            self._record(now, item.record)
+            self._fold(item, now)
+        elif isinstance(item, Asked):
+            self._record(now, item.operation)
+            self._operate(item, now)
+        else:
+            self._record(now, item)
+            self._loop.apply(item)
+
+    def _operate(self, item: Asked, now: Instant) -> None:
+        try:
+            item.done(self._loop.operate(item.operation, now))
+        except TailraceError as error:
+            item.done(error)
+
+    def _fold(self, item: Received, now: Instant) -> None:
+        receipt: Receipt | Exception = DependencyLost("folding failed")
+        try:
+            work = self._loop.begin(item.columns, item.sender, now)
+            self._fold_in_slices(work)
+            receipt = _receipt(item.columns)
+        finally:
+            item.done(receipt)
+
+    def _fold_in_slices(self, work: Work) -> None:
+        while not work.is_done:
+            self._loop.fold_slice(work)
+            self._slices_before_tick = work.done
+            self._tick_if_due()
+
+    def _tick_if_due(self) -> None:
+        now = self._clock.now()
+        if now.mono_ns >= self._due_ns:
+            late_ns = now.mono_ns - self._due_ns
+            self._telemetry.tick_late_seconds.observe(late_ns / NS_PER_S)
+            missed = late_ns // self._tick_ns
+            self._due_ns += (missed + 1) * self._tick_ns
+            self._tick(now, "due")
+        elif self._loop.early_tick_wanted and now.mono_ns - self._last_tick_ns >= EARLY_TICK_GAP_NS:
+            self._tick(now, "early")
+
+    def _tick(self, now: Instant, kind: str) -> None:
+        self._last_tick_ns = now.mono_ns
+        self._record(now, Tick(self._slices_before_tick))
+        begun_ns = time.perf_counter_ns()
+        snapshot = self._loop.tick(now)
+        cost_ns = time.perf_counter_ns() - begun_ns
+        self._publish(snapshot, cost_ns)
+        self._telemetry.ticks_total.labels(kind).inc()
+        self._telemetry.tick_seconds.observe(cost_ns / NS_PER_S)
+        if self._save is not None and now.mono_ns - self._saved_ns >= self._save_every_ns:
+            self._saved_ns = now.mono_ns
+            self._save(self._loop.export_state())
+
+    def _record(self, now: Instant, entry: Entry | None) -> None:
+        if self._journal is not None and entry is not None:
+            self._journal.append(now, entry)
+
+
+def _receipt(columns: Columns) -> Receipt:
+    rejected = getattr(columns, "rejected", 0)
+    return Receipt(rejected, "points without time, value or temporality" if rejected else "")

@@ -1,0 +1,50 @@
+"""Sentences for a person and counts by reason, until the next batch carries them on.
+
+Both are bounded: a sentence is told once for its key, and keys are forgotten when there are many.
+"""
+
+from collections import Counter
+from typing import Final
+
+MAX_PENDING: Final = 64
+MAX_KEYS: Final = 4096
+
+
+class Notes:
+    """What identity wants a person to know."""
+
+    def __init__(self) -> None:
+        """Start with nothing to tell."""
+        self._pending: list[str] = []
+        self._counts: Counter[str] = Counter()
+        self._told: set[tuple[str, ...]] = set()
+
+    def count(self, reason: str, n: int = 1) -> None:
+        """Add to a reason's count."""
+        self._counts[reason] += n
+
+    def is_new(self, *key: str) -> bool:
+        """Whether `key` is met for the first time."""
+        if key in self._told:
+            return False
+        if len(self._told) >= MAX_KEYS:
+            self._told.clear()
+        self._told.add(key)
+        return True
+
+    def tell(self, text: str, *key: str) -> None:
+        """Tell `text`, once for `key`."""
+        if self.is_new(*key) and len(self._pending) < MAX_PENDING:
+            self._pending.append(text)
+
+    def take(self) -> tuple[str, ...]:
+        """The sentences since the last call."""
+        taken = tuple(self._pending)
+        self._pending.clear()
+        return taken
+
+    def take_counts(self) -> dict[str, int]:
+        """The counts since the last call."""
+        taken = {reason: n for reason, n in self._counts.items() if n}
+        self._counts.clear()
+        return taken

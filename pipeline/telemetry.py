@@ -1,0 +1,114 @@
+"""What Tailrace says about itself: every own metric, declared once, and structured logs.
+
+Label sets are closed; the comment beside a metric lists them. A `Telemetry` owns its registry, so
+two services in one process do not share counters.
+"""
+
+import logging
+import sys
+from typing import Final, TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+TICK_BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Around the 5 ms budget of a tick and its default period of 100 ms."""
+
+
+class Telemetry:
+    """All own metrics as attributes; `registry` is what `/metrics` serves."""
+
+    def __init__(self) -> None:
+        """Declare every metric in a registry of its own."""
+        self.registry: Final = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tailrace_{name}", text, labels, registry=self.registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"tailrace_{name}", text, labels, registry=self.registry)
+
+        # receive
+        self.received_requests_total = counter(
+            "received_requests_total", "OTLP export requests by answer.", "signal", "outcome"
+        )
+        """signal: traces metrics logs profiles; outcome: ok rejected overloaded failed."""
+        self.received_bytes_total = counter(
+            "received_bytes_total", "Bytes of OTLP requests, inflated.", "signal"
+        )
+        self.received_items_total = counter(
+            "received_items_total", "Decoded spans, data points, log records, profiles.", "signal"
+        )
+        self.prehandler_failures_total = counter(
+            "prehandler_failures_total",
+            "Requests that failed before they could be read: encoding, size, corrupt gzip.",
+        )
+        self.bytes_in_flight = gauge("bytes_in_flight", "Admitted bytes not yet folded.")
+        # every stage
+        self.dropped_total = counter(
+            "dropped_total", "Items or values left out, by stage and reason.", "stage", "reason"
+        )
+        """stage: receive decode normalise fold; reason: closed per stage."""
+        self.decoder = gauge("decoder_active", "1 for the decoder in use.", "decoder")
+        """decoder: reference."""
+        # loop
+        self.epoch = gauge("epoch", "Newest decided epoch.")
+        self.ticks_total = counter("ticks_total", "Epochs decided.", "kind")
+        """kind: due early."""
+        self.tick_seconds = Histogram(
+            "tailrace_tick_seconds",
+            "Time to observe, decide and hand over one snapshot.",
+            registry=self.registry,
+            buckets=TICK_BUCKETS_S,
+        )
+        self.tick_late_seconds = Histogram(
+            "tailrace_tick_late_seconds",
+            "How long after it was due a tick began.",
+            registry=self.registry,
+            buckets=TICK_BUCKETS_S,
+        )
+        self.endpoints = gauge("endpoints", "Endpoints by published state.", "state")
+        self.unmatched_endpoints = gauge(
+            "unmatched_endpoints", "Seen in telemetry but no member: never a target."
+        )
+        self.no_address_endpoints = gauge(
+            "no_address_endpoints", "Members without an address: decided, not published."
+        )
+        self.events_total = counter("events_total", "Events by kind.", "kind")
+        # publish
+        self.watchers = gauge("watchers", "Open Watch streams.", "view")
+        """view: routing full."""
+        self.watch_sent_total = counter("watch_sent_total", "Watch messages sent.", "kind")
+        """kind: full delta heartbeat."""
+        self.watch_bytes_total = counter("watch_bytes_total", "Bytes of Watch messages sent.")
+        # process
+        self.supervised_failures_total = counter(
+            "supervised_failures_total", "Unexpected errors caught by a supervisor.", "task"
+        )
+        self.journal_bytes_total = counter("journal_bytes_total", "Bytes recorded.")
+        self.own_spans_total = counter(
+            "own_spans_total", "route_decision spans by outcome.", "outcome"
+        )
+        """outcome: sent dropped."""
+        self.state_writes_total = counter(
+            "state_writes_total", "State files written, by outcome.", "outcome"
+        )
+        """outcome: ok failed."""
+
+
+def configure_logs(level: str, stream: TextIO = sys.stderr) -> None:
+    """Log `level` and above to `stream`: for people on a terminal, else as JSON lines."""
+    person = stream.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,321 @@
+"""What the commands show a person: decisions live, why one endpoint is where it is, overrides.
+
+Everything comes over the decision port, so it works from any machine that may reach it; `replay`
+alone reads a folder.
+"""
+
+import getpass
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.client import View
+from pipeline.clock import NS_PER_S
+from pipeline.errors import ConfigError, DependencyLost
+from pipeline.publish.operate import ACTIONS, SCOPES
+from pipeline.publish.records import canonical
+from pipeline.replay import Digest
+from pipeline.replay import replay as replayed
+from pipeline.wire import decisions_pb2 as wire
+from pipeline.wire.decisions_pb2_grpc import DecisionsStub, OperatorStub
+
+CALL_TIMEOUT_S: Final = 5.0
+CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0),)
+"""The decision port is on this machine or in this cluster, never behind a web proxy."""
+STATE_STYLES: Final = {
+    "HEALTHY": "green",
+    "DEGRADED": "yellow",
+    "HALF_OPEN": "cyan",
+    "OPEN": "red bold",
+    "DRAINING": "magenta",
+    "UNKNOWN": "dim",
+}
+DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+SECONDS_IN: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+SHOWN_EVENTS: Final = 8
+
+M = TypeVar("M")
+
+
+async def watch(address: str, *, as_json: bool, pools: list[str], count: int) -> None:
+    """Follow the FULL view at `address`: a live table, or one JSON line an update."""
+    view = View()
+    console = Console()
+    seen = 0
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        if as_json:
+            live.stop()
+        async for message in _messages(address, pools):
+            view.apply(message)
+            if not message.full and not message.endpoints and not message.removed:
+                continue
+            seen += 1
+            if as_json:
+                print(json.dumps(as_dict(view)), flush=True)
+            else:
+                live.update(fleet(view), refresh=True)
+            if seen == count:
+                return
+
+
+async def _messages(address: str, pools: list[str]) -> AsyncIterator[wire.Snapshot]:
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        request = wire.WatchRequest(agent_id="tailrace watch", pools=pools, view=wire.VIEW_FULL)
+        try:
+            async for message in DecisionsStub(channel).Watch(request):
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise _lost(address, error) from error
+
+
+def as_dict(view: View) -> dict[str, Any]:
+    """A view as plain data, endpoints by id."""
+    return {
+        "epoch": view.epoch,
+        "endpoints": {name: _as_dict(item) for name, item in sorted(view.endpoints.items())},
+        "pools": {name: _as_dict(item) for name, item in sorted(view.pools.items())},
+        "unmatched": {name: item.why for name, item in sorted(view.unmatched.items())},
+        "events": [_as_dict(event) for event in view.events],
+    }
+
+
+def fleet(view: View) -> Group:
+    """All endpoints as a table, pools above, newest events below."""
+    table = Table(title=f"epoch {view.epoch}", title_justify="left", expand=True)
+    for name, justify in (("endpoint", "left"), ("state", "left"), ("weight", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]  # literals
+    table.add_column("confidence", justify="right")
+    table.add_column("because", ratio=1, no_wrap=True, overflow="ellipsis")
+    for _, endpoint in sorted(view.endpoints.items()):
+        state = wire.State.Name(endpoint.state).removeprefix("STATE_")
+        table.add_row(
+            Text(endpoint.id),
+            Text(state, style=STATE_STYLES[state]),
+            str(endpoint.weight),
+            f"{endpoint.confidence:.2f}",
+            Text(endpoint.rule or "; ".join(_short(reason) for reason in endpoint.reasons[:3])),
+        )
+    notes = [Text(_pool_line(pool)) for _, pool in sorted(view.pools.items())]
+    notes += [Text(f"no target: {x.id} ({x.why})", "yellow") for x in view.unmatched.values()]
+    events = [
+        Text(f"{_clock(event.time_unix_ns)} {event.endpoint} {event.text}", "dim")
+        for event in list(view.events)[-SHOWN_EVENTS:]
+    ]
+    return Group(*notes, table, *events)
+
+
+async def why(address: str, endpoint: str, *, as_json: bool) -> int:
+    """Print everything behind one endpoint's weight and state; 1 when there is no such endpoint."""
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        snapshot = await _call(
+            address, DecisionsStub(channel).Get, wire.GetRequest(view=wire.VIEW_FULL)
+        )
+    found = [item for item in snapshot.endpoints if endpoint in (item.id, item.address)]
+    if not found:
+        known = ", ".join(item.id for item in snapshot.endpoints[:20]) or "none"
+        print(f"no endpoint {endpoint!r}; known: {known}")
+        return 1
+    for item in found:
+        if as_json:
+            print(json.dumps(_as_dict(item)))
+        else:
+            Console().print(_explained(item, snapshot))
+    return 0
+
+
+def _explained(endpoint: wire.Endpoint, snapshot: wire.Snapshot) -> Group:
+    state = wire.State.Name(endpoint.state).removeprefix("STATE_")
+    decided = wire.State.Name(endpoint.decided_state).removeprefix("STATE_")
+    lines = [
+        Text.assemble(
+            (f"{endpoint.id} ", "bold"),
+            (state, STATE_STYLES[state]),
+            f"  weight {endpoint.weight} (neutral 1000)  confidence {endpoint.confidence:.2f}",
+        ),
+        Text(
+            f"pool {endpoint.pool}, engine {endpoint.engine or '?'}, at {endpoint.address or '?'}"
+        ),
+    ]
+    if endpoint.rule:
+        lines.append(Text(f"held by: {endpoint.rule}"))
+    if (decided, endpoint.decided_weight) != (state, endpoint.weight):
+        lines.append(Text(f"with authority act it would be {decided}, {endpoint.decided_weight}"))
+    lines += [Text(_pool_line(pool)) for pool in snapshot.pools if pool.name == endpoint.pool]
+    table = Table(title="reasons", title_justify="left")
+    for name in ("signal", "value", "peer median", "points", "observer"):
+        table.add_column(name, justify="left" if name in ("signal", "observer") else "right")
+    for reason in endpoint.reasons:
+        table.add_row(
+            reason.signal,
+            f"{reason.value:.4g}",
+            f"{reason.peer_median:.4g}",
+            f"{reason.points:+.4g}",
+            reason.observer,
+        )
+    events = [
+        Text(f"{_clock(event.time_unix_ns)} {event.text}", "dim")
+        for event in snapshot.events
+        if event.endpoint == endpoint.id
+    ]
+    return Group(*lines, table, *events[-SHOWN_EVENTS:])
+
+
+async def override(
+    address: str,
+    action: str,
+    *,
+    target: str,
+    scope: str,
+    value: int,
+    reason: str,
+    owner: str,
+    expires: str,
+    as_json: bool,
+) -> int:
+    """Set, remove or list overrides and print those in force afterwards; 1 when nothing changed."""
+    if scope not in SCOPES.values():
+        raise ConfigError(f"--scope: {scope!r} is none of {', '.join(SCOPES.values())}")
+    number = {name: key for key, name in SCOPES.items()}[scope]
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        stub = OperatorStub(channel)
+        changed = True
+        if action == "list":
+            answer = await _call(address, stub.ListOverrides, wire.ListOverridesRequest())
+        elif action == "remove":
+            answer = await _call(
+                address,
+                stub.RemoveOverride,
+                wire.RemoveOverrideRequest(scope=number, target=target),  # type: ignore[arg-type]
+            )
+            changed = answer.removed
+        else:
+            wanted = wire.Override(
+                scope=number,  # type: ignore[arg-type]  # an enum's number
+                target=target,
+                action=_action(action),
+                value=value,
+                owner=owner or getpass.getuser(),
+                reason=reason,
+                expires_unix_ns=_expiry_ns(expires, time.time_ns()),
+            )
+            request = wire.SetOverrideRequest(override=wanted)
+            answer = await _call(address, stub.SetOverride, request)
+    _print_overrides(answer.overrides, as_json=as_json)
+    if not changed:
+        print(f"no override by an operator on {scope} {target!r}")
+    return 0 if changed else 1
+
+
+def _print_overrides(overrides: Iterable[wire.Override], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([_as_dict(item) for item in overrides]))
+        return
+    table = Table(title="overrides in force", title_justify="left")
+    for name in ("scope", "target", "action", "value", "owner", "reason", "until", "source"):
+        table.add_column(name)
+    for item in overrides:
+        until = _clock(item.expires_unix_ns) if item.expires_unix_ns else "removed"
+        action = ACTIONS[item.action]
+        table.add_row(
+            SCOPES[item.scope],
+            Text(item.target),
+            action,
+            str(item.value or ""),
+            Text(item.owner),
+            Text(item.reason),
+            until,
+            item.source,
+        )
+    Console().print(table)
+
+
+def replay(folder: Path, *, as_json: bool) -> None:
+    """Feed a journal to the loop and print what it decides, with a digest of all snapshots."""
+    digest = Digest()
+    for snapshot in replayed(folder):
+        one = digest.add(canonical(snapshot))
+        if as_json:
+            print(json.dumps({"epoch": snapshot.epoch, "digest": one, **_decided(snapshot)}))
+        else:
+            for event in snapshot.events:
+                print(f"{_clock(event.time_ns)} {event.endpoint} {event.text}")
+    summary = {"epochs": digest.epochs, "digest": digest.hexdigest()}
+    print(json.dumps(summary) if as_json else f"{digest.epochs} epochs, {digest.hexdigest()}")
+
+
+def _decided(snapshot: Any) -> dict[str, Any]:
+    directory = snapshot.directory
+    slots = directory.slots().tolist()
+    return {
+        "endpoints": {
+            directory.id[i]: [int(snapshot.weight[i]), int(snapshot.state[i])] for i in slots
+        },
+        "events": [[event.kind, event.endpoint, event.text] for event in snapshot.events],
+    }
+
+
+def _action(name: str) -> Any:
+    for number, known in ACTIONS.items():
+        if known == name:
+            return number
+    raise ConfigError(f"action: {name!r} is none of {', '.join(ACTIONS.values())}, remove, list")
+
+
+def _expiry_ns(text: str, now_ns: int) -> int:
+    """Wall time at which a duration ends; 0 for "".
+
+    >>> _expiry_ns("90s", 0), _expiry_ns("1h30m", 0), _expiry_ns("", 5)
+    (90000000000, 5400000000000, 0)
+    """
+    if not text:
+        return 0
+    if not re.fullmatch(f"({DURATION.pattern})+", text):
+        raise ConfigError(f"--expires: {text!r} is no duration such as 30m, 2h or 1h30m")
+    seconds = sum(float(n) * SECONDS_IN[unit] for n, unit in DURATION.findall(text))
+    return now_ns + round(seconds * NS_PER_S)
+
+
+async def _call(address: str, method: Any, request: Message) -> Any:
+    try:
+        return await method(request, timeout=CALL_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        raise _lost(address, error) from error
+
+
+def _lost(address: str, error: grpc.aio.AioRpcError) -> Exception:
+    if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+        return ConfigError(error.details() or "refused")
+    return DependencyLost(f"no answer from {address}: {error.code().name}: {error.details()}")
+
+
+def _as_dict(message: Message) -> dict[str, Any]:
+    return MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def _short(reason: wire.Reason) -> str:
+    return f"{reason.signal} {reason.value:.3g} (peers {reason.peer_median:.3g})"
+
+
+def _pool_line(pool: wire.Pool) -> str:
+    authority = wire.Authority.Name(pool.authority).removeprefix("AUTHORITY_").lower()
+    flags = [name for name, is_set in (("frozen", pool.frozen), ("off", pool.off)) if is_set]
+    return " - ".join(
+        part for part in (f"pool {pool.name}: authority {authority}", *flags, pool.note) if part
+    )
+
+
+def _clock(time_ns: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time_ns / NS_PER_S))

@@ -6,13 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check collector proto format clean help
+.PHONY: demo test collector proto format readme golden clean help
 
 help:
 	@echo "make demo       real engines, real traffic, live in this terminal (ARGS=...)"
 	@echo "make test       every test that this machine can run (ARGS=...)"
 	@echo "make collector  build the real OpenTelemetry Collector for the end-to-end tests (go, minutes)"
 	@echo "make format     ruff format and safe fixes"
+	@echo "make readme     regenerate the tables of the README"
+	@echo "make golden     renew the decisions expected of the golden recording"
 	@echo "make proto      regenerate pipeline/wire from the .proto files"
 
 demo: $(VENV)/.demo
@@ -30,6 +32,12 @@ format: $(VENV)/.test
 proto: $(VENV)/.test
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
 		pipeline/wire/decisions.proto
+
+readme: $(VENV)/.test
+	@$(BIN)/python -m tests.readme
+
+golden: $(VENV)/.test
+	@$(BIN)/python -m tests.golden.expect
 
 clean:
 	@rm -rf $(VENV) build *.egg-info

@@ -1,8 +1,8 @@
 """Request bodies as the journal may keep them: without prompt text, decoding to the same columns.
 
 Of spans and logs only known attributes stay; events, links, status messages and log bodies that are
-not key-value lists go. Metrics keep all labels, since they make the series. A body that is not OTLP
-becomes empty, as nothing of it was decoded.
+not key-value lists go, and so do the queries of URLs. Metrics keep all labels, since they make the
+series. A body that is not OTLP becomes empty, as nothing of it was decoded.
 """
 
 from collections.abc import Iterable
@@ -22,6 +22,8 @@ def _names(keys: Iterable[Key]) -> frozenset[bytes]:
 _RESOURCE: Final = _names(RESOURCE_KEYS)
 _SPAN: Final = _names(SPAN_KEYS)
 _LOG: Final = _names(LOG_KEYS)
+_URLS: Final = frozenset({b"url.full", b"http.url", b"http.target", b"url.path", b"path"})
+"""Keys whose value may carry a query, which nothing downstream reads."""
 
 
 def redact(signal: OtlpSignal, body: bytes) -> bytes:
@@ -76,21 +78,30 @@ _REDACTORS: Final = {
 
 
 def _keep(message: Any, names: frozenset[bytes]) -> None:
-    kept = [raw for raw in message.attributes if _is_known(raw, names)]
-    if len(kept) != len(message.attributes):
-        message.attributes[:] = kept
+    message.attributes[:] = _kept(message.attributes, names)
 
 
 def _keep_values(message: Any, names: frozenset[bytes]) -> None:
-    kept = [raw for raw in message.values if _is_known(raw, names)]
-    message.values[:] = kept
+    message.values[:] = _kept(message.values, names)
 
 
-def _is_known(raw: bytes, names: frozenset[bytes]) -> bool:
+def _kept(raws: Iterable[bytes], names: frozenset[bytes]) -> list[bytes]:
+    kept = (_kept_pair(raw, names) for raw in raws)
+    return [raw for raw in kept if raw is not None]
+
+
+def _kept_pair(raw: bytes, names: frozenset[bytes]) -> bytes | None:
     try:
-        return pruned.KeyValue.FromString(raw).key in names
+        pair = pruned.KeyValue.FromString(raw)
     except DecodeError:
-        return False
+        return None
+    if pair.key not in names:
+        return None
+    text = pair.value.string_value
+    if pair.key in _URLS and b"?" in text:
+        pair.value.string_value = text.partition(b"?")[0]
+        return _bytes(pair)
+    return raw
 
 
 def _bytes(message: Any) -> bytes:

@@ -83,7 +83,7 @@ def override(
         str, typer.Argument(help="Endpoint id or address, node or pool; none for --scope all.")
     ] = "",
     scope: Annotated[str, typer.Option(help="endpoint node pool all")] = "endpoint",
-    value: Annotated[int, typer.Option(help="Weight for pin and cap.")] = 0,
+    value: Annotated[int, typer.Option(min=0, max=10_000, help="Weight for pin and cap.")] = 0,
     reason: Annotated[str, typer.Option(help="Shown to everyone who asks why.")] = "",
     owner: Annotated[str, typer.Option(help="Who says so; your user name by default.")] = "",
     expires: Annotated[

@@ -68,8 +68,15 @@ class Channel(Generic[T]):
             self._ready.notify()
 
     def put(self, entry: T) -> None:
-        """Reserve and fill in one step; `Overloaded` when full."""
-        self.fill(self.reserve(), entry)
+        """Queue an entry that cannot be refused, such as an operator's word, full or not.
+
+        Only for producers that are few and wait for their entry, or are bounded otherwise.
+        """
+        place: Place[T] = Place()
+        place.entry = entry
+        with self._ready:
+            self._places.append(place)
+            self._ready.notify()
 
     def wake(self) -> None:
         """Make a waiting `take` return now."""

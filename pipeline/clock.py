@@ -1,7 +1,7 @@
 """Time as an argument: the service reads a clock once per queue entry, logic never does.
 
-`mono_ns` drives ticks, timers and ages; `wall_ns` is for epochs, display and comparison with data
-. Replay and tests move a `HandClock` by hand.
+`mono_ns` drives ticks, timers and ages; `wall_ns` is for epochs, display and comparison with the
+times in data. Tests move a `HandClock` by hand.
 """
 
 import time

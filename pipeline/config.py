@@ -5,8 +5,10 @@ Every field has a default that works on a laptop, so an empty file is valid.
 """
 
 import ast
+import functools
 import inspect
 import ipaddress
+import operator
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +17,18 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 import yaml
 
+from pipeline.address import is_loopback, parse_address, split_listen
 from pipeline.decide.config import DecideConfig
 from pipeline.errors import ConfigError
 from pipeline.fold.endpoints import FoldConfig
 from pipeline.fold.requests import RequestConfig
 from pipeline.model import Config, PoolConfig, Rights, Sender
+from pipeline.normalise.endpoint import MAX_NAME, is_name
 from pipeline.normalise.identity import IdentityConfig
+from pipeline.normalise.membership import check_members
 from pipeline.publish.config import PublishConfig
-from pipeline.receive.otlp_grpc import ReceiveConfig
+from pipeline.receive.otlp_grpc import ReceiveConfig, check_config
+from pipeline.yaml_text import parse_yaml
 
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -81,6 +87,8 @@ class TelemetryConfig(Config, frozen=True, kw_only=True):
     """Least level that is logged, to standard error."""
     metrics_listen: str = "127.0.0.1:9464"
     """Where `/metrics` is served for Prometheus; "" = nowhere."""
+    plaintext_off_loopback: bool = False
+    """Allow a `metrics_listen` that other machines reach, without TLS or authentication."""
     traces_endpoint: str = ""
     """OTLP/gRPC address that gets the service's own `route_decision` spans; "" = nobody."""
 
@@ -127,10 +135,7 @@ def parse(text: str, name: str) -> TailraceConfig:
     0.5
     """
     try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
-    try:
+        tree = parse_yaml(text)
         config = msgspec.convert({} if tree is None else tree, TailraceConfig)
         _validate(config)
     except msgspec.ValidationError as error:
@@ -145,19 +150,29 @@ def dump(config: TailraceConfig) -> str:
     return yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False)
 
 
-def sender(config: TailraceConfig, peer: str) -> Sender:
-    """What the first matching network lets `peer` (an IP address, or a socket path) do."""
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        address = ipaddress.ip_address("127.0.0.1")  # a local socket
-    for entry in config.senders:
-        if address in ipaddress.ip_network(entry.network):
-            rights = Rights.NONE
-            for right in entry.rights:
-                rights |= RIGHTS[right]
-            return Sender(peer, rights)
-    return Sender(peer, Rights.NONE)
+class Senders:
+    """What senders may do, by the network that they come from."""
+
+    def __init__(self, entries: tuple[SenderConfig, ...]) -> None:
+        """The first entry whose network matches decides."""
+        self._networks = [
+            (
+                ipaddress.ip_network(entry.network),
+                functools.reduce(operator.or_, map(RIGHTS.__getitem__, entry.rights), Rights.NONE),
+            )
+            for entry in entries
+        ]
+
+    def of(self, peer: str) -> Sender:
+        """The rights of `peer`, an IP address or the path of a local socket."""
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            address = ipaddress.ip_address("127.0.0.1")  # a local socket
+        for network, rights in self._networks:
+            if address in network:
+                return Sender(peer, rights)
+        return Sender(peer, Rights.NONE)
 
 
 def _with_path_first(message: str) -> str:
@@ -177,16 +192,29 @@ def _validate(config: TailraceConfig) -> None:
         _validate_pool(f"pools[{i}]", pool)
         if pool.name in names[:i]:
             raise ConfigError(f"pools[{i}].name: {pool.name!r} is listed twice")
-    if not is_loopback(config.receive.listen) and "*" not in names:
+    if not (names or is_loopback(config.receive.listen)):
         raise ConfigError(
-            "pools: off loopback the source of membership must be chosen; "
-            'add a pool named "*" with membership static, file or telemetry'
+            "pools: off loopback the source of membership must be chosen; list the pools, or "
+            'name one "*" with membership telemetry to take in all that report'
+        )
+    check_config(config.receive)
+    _validate_metrics(config.telemetry)
+
+
+def _validate_metrics(config: TelemetryConfig) -> None:
+    if not config.metrics_listen:
+        return
+    split_listen("telemetry.metrics_listen", config.metrics_listen)
+    if not (config.plaintext_off_loopback or is_loopback(config.metrics_listen)):
+        raise ConfigError(
+            f"telemetry.metrics_listen: {config.metrics_listen} is reachable from other machines "
+            "without authentication; set telemetry.plaintext_off_loopback to allow it"
         )
 
 
 def _validate_pool(path: str, pool: PoolConfig) -> None:
-    if not pool.name:
-        raise ConfigError(f"{path}.name: must not be empty")
+    if not pool.name or not is_name(pool.name):
+        raise ConfigError(f"{path}.name: must be 1 to {MAX_NAME} printable characters")
     if pool.membership == "file" and not pool.file:
         raise ConfigError(f"{path}.file: membership file needs a file_sd file")
     if pool.membership != "static" and pool.members:
@@ -199,29 +227,12 @@ def _validate_pool(path: str, pool: PoolConfig) -> None:
             "report, static nobody"
         )
     for i, member in enumerate(pool.members):
-        if not _is_ip_and_port(member.address):
+        if not parse_address(member.address).is_ip_and_port:
             raise ConfigError(
                 f"{path}.members[{i}].address: {member.address!r} is not ip:port "
                 "(host names are refused, as receivers refuse them)"
             )
-
-
-def is_loopback(listen: str) -> bool:
-    """Whether a listen address stays on this machine."""
-    host = listen.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or listen.startswith("unix:")
-
-
-def _is_ip_and_port(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return port.isdigit() and 0 < int(port) < 65536
+    check_members(pool.members, f"{path}.members")
 
 
 class Setting(NamedTuple):

@@ -9,6 +9,7 @@ recording ends with a log line and the service goes on.
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from io import BufferedWriter
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,15 +117,18 @@ class JournalWriter:
         written: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Begin a journal in `folder`, which must be empty of segments (else `JournalError`)."""
-        folder.mkdir(parents=True, exist_ok=True)
-        if segments(folder):
-            raise JournalError(f"{folder} already holds a journal; record into an empty folder")
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._left = max_bytes
         self._written = written
         self._number = 0
-        self._file = self._next_segment()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if segments(folder):
+                raise JournalError(f"{folder} already holds a journal; record into an empty folder")
+            self._file = self._next_segment()
+        except OSError as error:
+            raise JournalError(f"{folder} cannot be recorded into: {error.strerror}") from error
 
     def append(self, now: Instant, entry: Entry) -> None:
         """Write one record; a full folder or disk ends the recording, nothing else."""
@@ -134,8 +138,7 @@ class JournalWriter:
         frame = FRAME.pack(len(body), zlib.crc32(body)) + body
         self._left -= len(frame)
         if self._left < 0:
-            log.warning("recording ended: the journal is full", folder=str(self._folder))
-            self.close()
+            self._end("the journal is full")
             return
         try:
             if self._file.tell() > self._segment_bytes:
@@ -143,16 +146,22 @@ class JournalWriter:
                 self._file = self._next_segment()
             self._file.write(frame)
         except OSError as error:
-            log.warning("recording ended", folder=str(self._folder), why=str(error))
-            self._file.close()
+            self._end(str(error))
             return
         self._written(len(frame))
 
     def close(self) -> None:
         """Flush and close; safe to call twice."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # closed all the same; what was buffered is lost
+            log.warning("the last records are lost", folder=str(self._folder), why=str(error))
 
-    def _next_segment(self) -> Any:
+    def _end(self, why: str) -> None:
+        log.warning("recording ended", folder=str(self._folder), why=why)
+        self.close()
+
+    def _next_segment(self) -> BufferedWriter:
         self._number += 1
         return (self._folder / f"{self._number:06}.journal").open("wb")
 

@@ -1,6 +1,6 @@
 """The synchronous heart: batches in, a snapshot out at every tick; only it wires the stages.
 
-One thread calls it, with time passed in. Service, replay and simulation all drive this one class:
+One thread calls it, with time passed in. Service and replay drive this one class:
 `begin` a decoded batch, `fold_slice` until nothing is left, `tick` when one is due. Between two
 slices a tick may come first, so a large batch never makes one late.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.clock import NS_PER_MS, Instant
 from pipeline.config import TailraceConfig
 from pipeline.decide.decider import Decider
+from pipeline.errors import Rejected, TailraceError
 from pipeline.fold.endpoints import EndpointFold
 from pipeline.fold.requests import RequestFold
 from pipeline.journal import Members, Note, Operation, OverrideFile
@@ -28,6 +29,7 @@ from pipeline.model import (
     Override,
     PointColumns,
     RequestRows,
+    RequestWindow,
     SampleRows,
     Sender,
     SignalMatrix,
@@ -49,8 +51,31 @@ SIGNAL_WINDOW_S: Final = 10
 MAX_NOTES: Final = 64
 """Notes kept for the next snapshot; more in one tick are counted only."""
 
+MAX_EPOCH: Final = 1 << 53
+"""Milliseconds, of far beyond any clock; also what JSON readers hold exactly."""
+MISFITS: Final = (
+    TailraceError,
+    msgspec.MsgspecError,
+    AttributeError,
+    LookupError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+"""How a stage meets state of another shape than its own."""
+
 Drop = Callable[[str, str, int], None]
 """Called with (stage, reason, how many)."""
+
+
+class UnusableState(TailraceError):
+    """State that a stage cannot take up, whole as its file may be; `stage` names it."""
+
+    def __init__(self, stage: str, why: str) -> None:
+        """`why` is for the log."""
+        super().__init__(f"{stage}: {why}")
+        self.stage = stage
+        self.why = why
 
 
 class Work:
@@ -139,12 +164,14 @@ class Loop:
         self._add_window_signals(signals, windows[SIGNAL_WINDOW_S])
         row = SIGNAL_INDEX["token_length_deviation"]
         signals.value[row] = self.request_fold.token_length_deviation(directory, now)
-        heard_s = np.minimum(self.endpoint_fold.heard_age_s(now), self.request_fold.heard(now))
+        heard_age_s = np.minimum(
+            self.endpoint_fold.heard_age_s(now), self.request_fold.heard_age_s(now)
+        )
         return Observation(
             directory=directory,
             signals=signals,
             windows=windows,
-            heard_age_s=heard_s,
+            heard_age_s=heard_age_s,
             report_interval_s=self.endpoint_fold.report_interval_s(),
             down_samples=self.endpoint_fold.down_samples,
             up_samples=self.endpoint_fold.up_samples,
@@ -164,7 +191,10 @@ class Loop:
     def apply(self, entry: OverrideFile | Members | Note) -> None:
         """Take up what a file says now, or a note for the next snapshot."""
         if isinstance(entry, OverrideFile):
-            self.decider.overrides.replace_file(list(entry.overrides))
+            try:
+                self.decider.overrides.replace_file(entry.overrides)
+            except Rejected as error:
+                self._note(f"override file: {error}; what it said before stays in force")
         elif isinstance(entry, Members):
             self._note(*self.identity.set_members(entry.pool, entry.members))
         else:
@@ -181,17 +211,35 @@ class Loop:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take up exported state before the first batch; a stage that is missing starts afresh."""
-        self.epoch = int(state.get("loop", {}).get("epoch", 0))
-        if "identity" in state:
-            self.identity.restore(msgspec.convert(state["identity"], IdentityState))
+        """Take up exported state before the first batch; a stage that is missing starts afresh.
+
+        `UnusableState` names the first stage that its state does not fit; this loop is then half
+        restored and of no further use.
+        """
+        stages: dict[str, Callable[[Any], None]] = {
+            "loop": self._restore_epoch,
+            "identity": self._restore_identity,
+            "fold": self.endpoint_fold.restore,
+            "overrides": lambda part: self.decider.overrides.restore(part["overrides"]),
+            "decide": lambda part: self.decider.restore(part, self.identity.directory()),
+        }
+        for stage, restore in stages.items():
+            if stage not in state:
+                continue
+            try:
+                restore(state[stage])
+            except MISFITS as error:
+                raise UnusableState(stage, f"{type(error).__name__}: {error}") from error
+
+    def _restore_epoch(self, part: Mapping[str, Any]) -> None:
+        epoch = int(part["epoch"])
+        if not 0 <= epoch <= MAX_EPOCH:
+            raise ValueError(f"epoch {epoch}")
+        self.epoch = epoch
+
+    def _restore_identity(self, part: Mapping[str, Any]) -> None:
+        self.identity.restore(msgspec.convert(part, IdentityState))
         self._fit()
-        if "fold" in state:
-            self.endpoint_fold.restore(state["fold"])
-        if "overrides" in state:
-            self.decider.overrides.restore(state["overrides"].get("overrides", ()))
-        if "decide" in state:
-            self.decider.restore(dict(state["decide"]), self.identity.directory())
 
     def _normalise(self, columns: Columns, sender: Sender, now: Instant) -> Canonical:
         if isinstance(columns, SpanColumns):
@@ -218,7 +266,7 @@ class Loop:
             for stage in (self.endpoint_fold, self.request_fold, self.decider):
                 stage.forget(slots)
 
-    def _add_window_signals(self, signals: SignalMatrix, window: Any) -> None:
+    def _add_window_signals(self, signals: SignalMatrix, window: RequestWindow) -> None:
         calls = window.failure_calls
         with np.errstate(invalid="ignore", divide="ignore"):
             failure_ratio = np.where(calls > 0, window.failures / calls, np.nan)

@@ -33,6 +33,8 @@ from pipeline.telemetry import Telemetry
 
 EARLY_TICK_GAP_NS: Final = 20_000_000
 """Ticks forced by hard evidence are at least this far apart."""
+TICK_TO_ENTRIES: Final = 4
+"""After a tick of t, entries get at least t / 4, however late the next tick is."""
 IDLE_WAIT_S: Final = 0.25
 """Longest wait for an entry, so that a stop is noticed soon."""
 
@@ -145,24 +147,27 @@ class LoopThread:
         now = self._clock.now()
         self._slices_before_tick = 0
         if isinstance(item, Received):
-            self._record(now, item.record)
             self._fold(item, now)
         elif isinstance(item, Asked):
-            self._record(now, item.operation)
             self._operate(item, now)
         else:
             self._record(now, item)
             self._loop.apply(item)
 
     def _operate(self, item: Asked, now: Instant) -> None:
+        answer: tuple[Override, ...] | Exception = DependencyLost("not carried out")
         try:
-            item.done(self._loop.operate(item.operation, now))
+            self._record(now, item.operation)
+            answer = self._loop.operate(item.operation, now)
         except TailraceError as error:
-            item.done(error)
+            answer = error
+        finally:
+            item.done(answer)
 
     def _fold(self, item: Received, now: Instant) -> None:
         receipt: Receipt | Exception = DependencyLost("folding failed")
         try:
+            self._record(now, item.record)
             work = self._loop.begin(item.columns, item.sender, now)
             self._fold_in_slices(work)
             receipt = _receipt(item.columns)
@@ -183,8 +188,15 @@ class LoopThread:
             missed = late_ns // self._tick_ns
             self._due_ns += (missed + 1) * self._tick_ns
             self._tick(now, "due")
+            self._leave_time_for_entries(now)
         elif self._loop.early_tick_wanted and now.mono_ns - self._last_tick_ns >= EARLY_TICK_GAP_NS:
             self._tick(now, "early")
+
+    def _leave_time_for_entries(self, begun: Instant) -> None:
+        """Ticks that cost more than their period allows come less often: batches must be folded."""
+        ended_ns = self._clock.now().mono_ns
+        spare_ns = (ended_ns - begun.mono_ns) // TICK_TO_ENTRIES
+        self._due_ns = max(self._due_ns, ended_ns + spare_ns)
 
     def _tick(self, now: Instant, kind: str) -> None:
         self._last_tick_ns = now.mono_ns

@@ -58,7 +58,7 @@ class Sender(NamedTuple):
     rights: Rights
 
 
-# --- decode -> normalise -------------------------------------------------------------------------
+# decode -> normalise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,7 +263,7 @@ class ProfileColumns:
 Columns: TypeAlias = SpanColumns | PointColumns | LogColumns | ProfileColumns
 
 
-# --- normalise -> fold ---------------------------------------------------------------------------
+# normalise -> fold
 
 
 class Observer(IntEnum):
@@ -321,9 +321,9 @@ class RequestRows:
 class SampleRows:
     """Canonical metric samples of one batch. Arrays have length n.
 
-    `component` indexes `signals.COMPONENTS`; `kind` is the component's kind, whatever type the
-    sender gave. `value` is scaled to the component's unit. `group` and `shard` tell siblings apart:
-    series of one group that differ in shard (tensor-parallel ranks) report the same thing, groups
+    `component` indexes `signals.COMPONENTS`, whose kind holds whatever type the sender gave.
+    `value` is scaled to the component's unit. `group` and `shard` tell siblings apart: series of
+    one group that differ in shard (tensor-parallel ranks) report the same thing, groups
     (data-parallel ranks, GPUs) add up. `histogram` indexes `histograms`; the fold applies `scale`
     to its bounds and sum. A summary is a histogram of its sum (`value`) and `count` alone.
     """
@@ -381,7 +381,7 @@ class Canonical:
     """Sentences for a person, one for each new conflict or refusal (bounded, deduplicated)."""
 
 
-# --- configuration that several stages read -------------------------------------------------------
+# configuration that several stages read
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -401,6 +401,8 @@ class Member(Config, frozen=True, kw_only=True):
     """Availability zone, handed on to agents."""
     role: Literal["both", "prefill", "decode"] = "both"
     """What it serves; peers and scores are per (pool, role)."""
+    draining: bool = False
+    """Finishes what it has and takes no new requests."""
 
 
 class PoolMatch(Config, frozen=True, kw_only=True):
@@ -467,7 +469,7 @@ class Override(Config, frozen=True, kw_only=True):
     source: Literal["operator", "file"] = "operator"
 
 
-# --- endpoints -----------------------------------------------------------------------------------
+# endpoints
 
 
 class Role(IntEnum):
@@ -534,7 +536,7 @@ class Directory:
         return used[np.argsort(np.array([self.id[i] for i in used]), kind="stable")]
 
 
-# --- fold -> decide ------------------------------------------------------------------------------
+# fold -> decide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -600,7 +602,7 @@ class Observation:
     catching_up: Bools
 
 
-# --- decide -> publish ---------------------------------------------------------------------------
+# decide -> publish
 
 MAX_REASONS: Final = 8
 
@@ -611,8 +613,6 @@ class PoolDecision:
 
     name: str
     authority: Authority
-    policy: str
-    """normal | degraded | migrating"""
     frozen: bool
     off: bool
     note: str

@@ -6,6 +6,7 @@ tested and how an operator audits a decision afterwards.
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +14,9 @@ import msgspec
 
 from pipeline.config import TailraceConfig
 from pipeline.decode.columns import new_decoder
+from pipeline.errors import Rejected
 from pipeline.journal import Batch, JournalError, Operation, Record, Start, Tick, read
-from pipeline.loop import Loop, Work
+from pipeline.loop import Loop, UnusableState, Work
 from pipeline.model import Snapshot
 
 READABLE_VERSIONS: Final = (1,)
@@ -40,7 +42,8 @@ def replay(folder: Path) -> Iterator[Snapshot]:
             columns = decoder.decode(entry.signal, entry.body)
             work = loop.begin(columns, entry.sender(), record.now)
         elif isinstance(entry, Operation):
-            loop.operate(entry, record.now)
+            with suppress(Rejected):  # the operator was told so
+                loop.operate(entry, record.now)
         elif isinstance(entry, Start):
             raise JournalError(f"{folder}: a second start record")
         else:
@@ -58,7 +61,10 @@ def _begin(folder: Path, first: Record | None) -> Loop:
     except msgspec.MsgspecError as error:
         raise JournalError(f"{folder}: its configuration does not fit: {error}") from error
     loop = Loop(config)
-    loop.restore(start.state)
+    try:
+        loop.restore(start.state)
+    except UnusableState as error:
+        raise JournalError(f"{folder}: its start state does not fit: {error}") from error
     return loop
 
 

@@ -10,7 +10,6 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from wsgiref.simple_server import WSGIServer
@@ -20,18 +19,18 @@ import numpy as np
 import structlog
 from prometheus_client import start_http_server
 
+from pipeline.address import split_listen
 from pipeline.channel import Channel, Place
 from pipeline.clock import Clock, SystemClock
-from pipeline.config import TailraceConfig, sender
-from pipeline.decide.overrides import parse_overrides
+from pipeline.config import Senders, TailraceConfig
 from pipeline.decode.columns import DECODER, Decoder, new_decoder
 from pipeline.decode.redact import redact
 from pipeline.errors import ConfigError, DependencyLost, Rejected
-from pipeline.journal import Batch, JournalWriter, Members, Note, Operation, OverrideFile, Start
-from pipeline.loop import Loop
+from pipeline.file_watcher import FileWatcher
+from pipeline.journal import Batch, JournalWriter, Operation, Start
+from pipeline.loop import Loop, UnusableState
 from pipeline.loop_thread import Asked, Item, LoopThread, Received
-from pipeline.model import OtlpSignal, Override, PoolConfig, Receipt, Snapshot, State
-from pipeline.normalise.membership import parse_members
+from pipeline.model import OtlpSignal, Override, Receipt, Snapshot, State
 from pipeline.publish.own_spans import OwnSpans
 from pipeline.publish.records import Board
 from pipeline.publish.watch import DecisionsServer
@@ -40,8 +39,6 @@ from pipeline.state import StateStore
 from pipeline.telemetry import Telemetry
 
 JOURNAL_VERSION: Final = 1
-FILE_POLL_S: Final = 0.5
-"""How often watched files are looked at; an override in a file acts within this and a tick."""
 FIRST_DECISION_WITHIN_S: Final = 5.0
 """Nothing is served before the first decision; a loop that cannot even make that is logged."""
 STATE_NAMES: Final = ("loop", "identity", "fold", "decide", "overrides")
@@ -65,6 +62,7 @@ class Service:
         folder = config.state.folder
         self._store = StateStore(Path(folder).expanduser()) if folder else None
         self._channel: Channel[Item] = Channel(capacity=config.loop.queue_entries)
+        self._senders = Senders(config.senders)
         self._loop = Loop(config, self._dropped)
         self._pool = ThreadPoolExecutor(config.loop.decode_threads, "tailrace-decode")
         self._decided = threading.Event()
@@ -122,13 +120,15 @@ class Service:
             log.error("the loop thread did not end in time")
         await self._decisions.stop(grace_s)
         self._saver.shutdown(wait=True)
+        if self._store is not None:
+            self._store.release()
         if self._metrics is not None:
             self._metrics.shutdown()
             self._metrics.server_close()
             self._metrics = None
         log.info("stopped")
 
-    # --- data in ---
+    # data in
 
     async def _submit(self, kind: OtlpSignal, body: bytes, peer: str) -> Receipt:
         """Decode in the pool, fold in the loop thread, acknowledge after the fold."""
@@ -153,20 +153,20 @@ class Service:
         try:
             columns = self._decoder().decode(kind, body)
             record = None
-            rights = sender(self.config, peer)
+            sender = self._senders.of(peer)
             if self._record is not None:
-                record = Batch(kind, redact(kind, body), peer, int(rights.rights))
+                record = Batch(kind, redact(kind, body), peer, int(sender.rights))
         except Rejected as error:
             self._channel.abandon(place)
             self.telemetry.dropped_total.labels("decode", error.reason).inc()
             finish(error)
-        except BaseException:
+        except BaseException:  # the place must not block the queue, whatever happened
             self._channel.abandon(place)
             finish(DependencyLost("decoding failed"))
             raise
         else:
             self.telemetry.received_items_total.labels(kind.value).inc(columns.n)
-            self._channel.fill(place, Received(columns, rights, record, finish))
+            self._channel.fill(place, Received(columns, sender, record, finish))
 
     def _decoder(self) -> Decoder:
         """The decoder of this worker thread; one is never used by two at once."""
@@ -181,7 +181,7 @@ class Service:
         self._channel.put(Asked(operation, lambda result: _settle(event_loop, done, result)))
         return await done
 
-    # --- decisions out (loop thread) ---
+    # decisions out (loop thread)
 
     def _publish(self, snapshot: Snapshot, cost_ns: int) -> None:
         self._board.update(snapshot)
@@ -190,7 +190,9 @@ class Service:
             self._spans.decided(snapshot, cost_ns)
         self.telemetry.epoch.set(snapshot.epoch)
         directory = snapshot.directory
-        counts = np.bincount(snapshot.state[directory.known & directory.member], minlength=6)
+        counts = np.bincount(
+            snapshot.state[directory.known & directory.member], minlength=len(State)
+        )
         for state in State:
             self.telemetry.endpoints.labels(state.name.lower()).set(int(counts[state]))
         self.telemetry.unmatched_endpoints.set(int((directory.known & ~directory.member).sum()))
@@ -203,15 +205,25 @@ class Service:
     def _dropped(self, stage: str, reason: str, count: int) -> None:
         self.telemetry.dropped_total.labels(stage, reason).inc(count)
 
-    # --- state and files ---
+    # state and files
 
     def _restore(self) -> dict[str, Mapping[str, Any]]:
-        state: dict[str, Mapping[str, Any]] = {}
-        if self._store is not None:
-            loaded = {name: self._store.load(name) for name in STATE_NAMES}
-            state = {name: part for name, part in loaded.items() if part is not None}
-        self._loop.restore(state)
-        return state
+        """Give the loop the state files; one that does not fit costs its stage only."""
+        if self._store is None:
+            return {}
+        self._store.claim()
+        loaded = {name: self._store.load(name) for name in STATE_NAMES}
+        while True:
+            state: dict[str, Mapping[str, Any]] = {
+                name: part for name, part in loaded.items() if part is not None
+            }
+            try:
+                self._loop.restore(state)
+            except UnusableState as error:
+                self._loop = Loop(self.config, self._dropped)
+                loaded[error.stage] = self._store.reject(error.stage, error.why)
+            else:
+                return state
 
     def _save(self, state: dict[str, Mapping[str, Any]]) -> None:
         self._saver.submit(self._write_state, state)
@@ -222,7 +234,7 @@ class Service:
             try:
                 self._store.save(name, part)
                 self.telemetry.state_writes_total.labels("ok").inc()
-            except OSError as error:
+            except (OSError, OverflowError, TypeError, ValueError) as error:  # disk, or not data
                 self.telemetry.state_writes_total.labels("failed").inc()
                 log.error("state not written", name=name, why=str(error))
 
@@ -243,12 +255,12 @@ class Service:
         listen = self.config.telemetry.metrics_listen
         if not listen:
             return
-        host, _, port = listen.rpartition(":")
+        host, port = split_listen("telemetry.metrics_listen", listen)
         try:
             self._metrics, _ = start_http_server(
                 int(port), host.strip("[]"), registry=self.telemetry.registry
             )
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise ConfigError(f"telemetry.metrics_listen: {listen}: {error}") from error
         self.addresses["metrics"] = f"{host}:{self._metrics.server_port}"
 
@@ -271,82 +283,6 @@ class Service:
                     await asyncio.sleep(1.0)
 
         self._tasks.append(event_loop.create_task(supervised(), name=name))
-
-
-class FileWatcher:
-    """Reads membership and override files, at start and whenever they change."""
-
-    def __init__(self, config: TailraceConfig, put: Callable[[Item], None]) -> None:
-        """`put` takes the entries for the loop."""
-        self._pools = [pool for pool in config.pools if pool.membership != "telemetry"]
-        self._overrides = Path(config.overrides_file) if config.overrides_file else None
-        self._put = put
-        self._seen: dict[Path, tuple[int, int, int] | None] = {}
-
-    def first_read(self) -> None:
-        """Read everything once; `ConfigError` for a file that cannot be used."""
-        for pool in self._pools:
-            if pool.membership == "static":
-                self._put(Members(pool.name, pool.members))
-            else:
-                self._read(Path(pool.file), partial(_members, pool))
-        if self._overrides is not None and self._overrides.exists():
-            self._read(self._overrides, partial(_overrides, self._overrides))
-
-    async def run(self) -> None:
-        """Look at the files for ever; a bad one keeps what was read last and is told once."""
-        while True:
-            await asyncio.sleep(FILE_POLL_S)
-            self.look()
-
-    def look(self) -> None:
-        """Re-read every file that changed since it was read last."""
-        for pool in self._pools:
-            if pool.membership == "file":
-                self._reread(Path(pool.file), partial(_members, pool))
-        if self._overrides is not None:
-            self._reread(self._overrides, partial(_overrides, self._overrides))
-
-    def _reread(self, path: Path, parse: Callable[[bytes], Item]) -> None:
-        if _stamp(path) == self._seen.get(path):
-            return
-        try:
-            self._read(path, parse)
-        except ConfigError as error:
-            log.warning("file not usable, keeping what it said before", why=str(error))
-            self._put(Note(f"{error}; what it said before stays in force"))
-
-    def _read(self, path: Path, parse: Callable[[bytes], Item]) -> None:
-        self._seen[path] = _stamp(path)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError as error:
-            if path == self._overrides:
-                self._put(OverrideFile(()))
-                return
-            raise ConfigError(f"{path}: {error.strerror}") from error
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}") from error
-        self._put(parse(data))
-
-
-def _members(pool: PoolConfig, data: bytes) -> Members:
-    return Members(pool.name, parse_members(data, pool.file))
-
-
-def _overrides(path: Path, data: bytes) -> OverrideFile:
-    try:
-        return OverrideFile(parse_overrides(data.decode("utf-8", "replace")))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _settle(

@@ -85,7 +85,7 @@ SIGNAL_SPECS: Final[tuple[SignalSpec, ...]] = (
     SignalSpec("window_calls_per_s", "1/s", _NONE),
     SignalSpec("window_failure_ratio", "ratio", _LOW),
 )
-"""Every canonical signal. Histogram signals of signals.md appear as the statistics we decide on."""
+"""Every canonical signal; of what engines report as a histogram, the statistics that are read."""
 
 SIGNALS: Final[tuple[str, ...]] = tuple(spec.name for spec in SIGNAL_SPECS)
 SIGNAL_INDEX: Final[dict[str, int]] = {name: i for i, name in enumerate(SIGNALS)}

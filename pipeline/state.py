@@ -5,15 +5,18 @@ that cannot be read is set aside as `*.bad` and the older generation is used. Re
 previous format version.
 """
 
+import fcntl
 import os
 import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 import structlog
+
+from pipeline.errors import ConfigError
 
 MAGIC: Final = b"TRST"
 VERSION: Final = 1
@@ -57,6 +60,31 @@ class StateStore:
     def __init__(self, folder: Path) -> None:
         """Use `folder`, made when the first file is written."""
         self._folder = folder
+        self._lock: BinaryIO | None = None
+
+    def claim(self) -> None:
+        """Keep other processes out until `release`; `ConfigError` when one is in already.
+
+        A folder that cannot be written is only told: deciding does not depend on it.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = (self._folder / "lock").open("wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.release()
+            raise ConfigError(
+                f"state.folder: {self._folder} is in use by another service; "
+                "give each a folder of its own"
+            ) from error
+        except OSError as error:
+            log.warning("state folder not usable", folder=str(self._folder), why=str(error))
+
+    def release(self) -> None:
+        """Let others in; safe to call twice. The end of the process does so too."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def load(self, name: str) -> dict[str, Any] | None:
         """The newest readable generation of `name`, or None. Unreadable ones become `*.bad`."""
@@ -68,6 +96,14 @@ class StateStore:
             except (ValueError, OSError) as error:
                 log.warning("state file set aside", file=str(path), why=str(error))
                 self._set_aside(path)
+        return None
+
+    def reject(self, name: str, why: str) -> dict[str, Any] | None:
+        """Set aside what `load` gave, which its stage cannot use; the older generation or None."""
+        for path in (self._path(name), self._older(name)):
+            if path.exists():
+                log.warning("state file set aside", file=str(path), why=why)
+                return self.load(name) if self._set_aside(path) else None
         return None
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
@@ -92,8 +128,10 @@ class StateStore:
     def _older(self, name: str) -> Path:
         return self._folder / f"{name}.state.1"
 
-    def _set_aside(self, path: Path) -> None:
+    def _set_aside(self, path: Path) -> bool:
         try:
             path.replace(path.with_name(path.name + ".bad"))
         except OSError as error:
             log.warning("state file could not be set aside", file=str(path), why=str(error))
+            return False
+        return True

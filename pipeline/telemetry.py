@@ -68,6 +68,7 @@ class Telemetry:
             buckets=TICK_BUCKETS_S,
         )
         self.endpoints = gauge("endpoints", "Endpoints by published state.", "state")
+        """state: unknown healthy degraded open half_open draining."""
         self.unmatched_endpoints = gauge(
             "unmatched_endpoints", "Seen in telemetry but no member: never a target."
         )
@@ -75,6 +76,7 @@ class Telemetry:
             "no_address_endpoints", "Members without an address: decided, not published."
         )
         self.events_total = counter("events_total", "Events by kind.", "kind")
+        """kind: state override_start override_end authority pool note left_out."""
         # publish
         self.watchers = gauge("watchers", "Open Watch streams.", "view")
         """view: routing full."""
@@ -85,6 +87,7 @@ class Telemetry:
         self.supervised_failures_total = counter(
             "supervised_failures_total", "Unexpected errors caught by a supervisor.", "task"
         )
+        """task: tick entry stop files own_spans."""
         self.journal_bytes_total = counter("journal_bytes_total", "Bytes recorded.")
         self.own_spans_total = counter(
             "own_spans_total", "route_decision spans by outcome.", "outcome"

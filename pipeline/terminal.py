@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc
 from google.protobuf.json_format import MessageToDict
@@ -23,6 +23,7 @@ from rich.text import Text
 from pipeline.client import View
 from pipeline.clock import NS_PER_S
 from pipeline.errors import ConfigError, DependencyLost
+from pipeline.model import Snapshot
 from pipeline.publish.operate import ACTIONS, SCOPES
 from pipeline.publish.records import canonical
 from pipeline.replay import Digest
@@ -43,9 +44,8 @@ STATE_STYLES: Final = {
 }
 DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 SECONDS_IN: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+MAX_DURATION_S: Final = 10 * 365 * 86_400
 SHOWN_EVENTS: Final = 8
-
-M = TypeVar("M")
 
 
 async def watch(address: str, *, as_json: bool, pools: list[str], count: int) -> None:
@@ -77,6 +77,7 @@ async def _messages(address: str, pools: list[str]) -> AsyncIterator[wire.Snapsh
                 yield message
         except grpc.aio.AioRpcError as error:
             raise _lost(address, error) from error
+    raise DependencyLost(f"{address} has ended the stream: the service stops")
 
 
 def as_dict(view: View) -> dict[str, Any]:
@@ -93,23 +94,24 @@ def as_dict(view: View) -> dict[str, Any]:
 def fleet(view: View) -> Group:
     """All endpoints as a table, pools above, newest events below."""
     table = Table(title=f"epoch {view.epoch}", title_justify="left", expand=True)
-    for name, justify in (("endpoint", "left"), ("state", "left"), ("weight", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]  # literals
-    table.add_column("confidence", justify="right")
+    for name in ("endpoint", "state"):
+        table.add_column(name)
+    for name in ("weight", "confidence"):
+        table.add_column(name, justify="right")
     table.add_column("because", ratio=1, no_wrap=True, overflow="ellipsis")
     for _, endpoint in sorted(view.endpoints.items()):
         state = wire.State.Name(endpoint.state).removeprefix("STATE_")
         table.add_row(
-            Text(endpoint.id),
-            Text(state, style=STATE_STYLES[state]),
+            _text(endpoint.id),
+            _text(state, style=STATE_STYLES[state]),
             str(endpoint.weight),
             f"{endpoint.confidence:.2f}",
-            Text(endpoint.rule or "; ".join(_short(reason) for reason in endpoint.reasons[:3])),
+            _text(endpoint.rule or "; ".join(in_short(reason) for reason in endpoint.reasons[:3])),
         )
-    notes = [Text(_pool_line(pool)) for _, pool in sorted(view.pools.items())]
-    notes += [Text(f"no target: {x.id} ({x.why})", "yellow") for x in view.unmatched.values()]
+    notes = [_text(_pool_line(pool)) for _, pool in sorted(view.pools.items())]
+    notes += [_text(f"no target: {x.id} ({x.why})", "yellow") for x in view.unmatched.values()]
     events = [
-        Text(f"{_clock(event.time_unix_ns)} {event.endpoint} {event.text}", "dim")
+        _text(f"{_clock(event.time_unix_ns)} {event.endpoint} {event.text}", "dim")
         for event in list(view.events)[-SHOWN_EVENTS:]
     ]
     return Group(*notes, table, *events)
@@ -124,7 +126,7 @@ async def why(address: str, endpoint: str, *, as_json: bool) -> int:
     found = [item for item in snapshot.endpoints if endpoint in (item.id, item.address)]
     if not found:
         known = ", ".join(item.id for item in snapshot.endpoints[:20]) or "none"
-        print(f"no endpoint {endpoint!r}; known: {known}")
+        print(f"no endpoint {endpoint!r}; known: {_plain(known)}")
         return 1
     for item in found:
         if as_json:
@@ -139,19 +141,19 @@ def _explained(endpoint: wire.Endpoint, snapshot: wire.Snapshot) -> Group:
     decided = wire.State.Name(endpoint.decided_state).removeprefix("STATE_")
     lines = [
         Text.assemble(
-            (f"{endpoint.id} ", "bold"),
+            (f"{_plain(endpoint.id)} ", "bold"),
             (state, STATE_STYLES[state]),
             f"  weight {endpoint.weight} (neutral 1000)  confidence {endpoint.confidence:.2f}",
         ),
-        Text(
+        _text(
             f"pool {endpoint.pool}, engine {endpoint.engine or '?'}, at {endpoint.address or '?'}"
         ),
     ]
     if endpoint.rule:
-        lines.append(Text(f"held by: {endpoint.rule}"))
+        lines.append(_text(f"held by: {endpoint.rule}"))
     if (decided, endpoint.decided_weight) != (state, endpoint.weight):
-        lines.append(Text(f"with authority act it would be {decided}, {endpoint.decided_weight}"))
-    lines += [Text(_pool_line(pool)) for pool in snapshot.pools if pool.name == endpoint.pool]
+        lines.append(_text(f"with authority act it would be {decided}, {endpoint.decided_weight}"))
+    lines += [_text(_pool_line(pool)) for pool in snapshot.pools if pool.name == endpoint.pool]
     table = Table(title="reasons", title_justify="left")
     for name in ("signal", "value", "peer median", "points", "observer"):
         table.add_column(name, justify="left" if name in ("signal", "observer") else "right")
@@ -164,7 +166,7 @@ def _explained(endpoint: wire.Endpoint, snapshot: wire.Snapshot) -> Group:
             reason.observer,
         )
     events = [
-        Text(f"{_clock(event.time_unix_ns)} {event.text}", "dim")
+        _text(f"{_clock(event.time_unix_ns)} {event.text}", "dim")
         for event in snapshot.events
         if event.endpoint == endpoint.id
     ]
@@ -186,7 +188,10 @@ async def override(
     """Set, remove or list overrides and print those in force afterwards; 1 when nothing changed."""
     if scope not in SCOPES.values():
         raise ConfigError(f"--scope: {scope!r} is none of {', '.join(SCOPES.values())}")
-    number = {name: key for key, name in SCOPES.items()}[scope]
+    for name, text in (("target", target), ("--reason", reason), ("--owner", owner)):
+        if not text.isprintable():
+            raise ConfigError(f"{name}: holds control characters, or is not UTF-8")
+    number: Any = {name: key for key, name in SCOPES.items()}[scope]  # an enum's, to the stubs
     async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         stub = OperatorStub(channel)
         changed = True
@@ -196,16 +201,16 @@ async def override(
             answer = await _call(
                 address,
                 stub.RemoveOverride,
-                wire.RemoveOverrideRequest(scope=number, target=target),  # type: ignore[arg-type]
+                wire.RemoveOverrideRequest(scope=number, target=target),
             )
             changed = answer.removed
         else:
             wanted = wire.Override(
-                scope=number,  # type: ignore[arg-type]  # an enum's number
+                scope=number,
                 target=target,
                 action=_action(action),
                 value=value,
-                owner=owner or getpass.getuser(),
+                owner=owner or _user(),
                 reason=reason,
                 expires_unix_ns=_expiry_ns(expires, time.time_ns()),
             )
@@ -229,11 +234,11 @@ def _print_overrides(overrides: Iterable[wire.Override], *, as_json: bool) -> No
         action = ACTIONS[item.action]
         table.add_row(
             SCOPES[item.scope],
-            Text(item.target),
+            _text(item.target),
             action,
             str(item.value or ""),
-            Text(item.owner),
-            Text(item.reason),
+            _text(item.owner),
+            _text(item.reason),
             until,
             item.source,
         )
@@ -249,12 +254,12 @@ def replay(folder: Path, *, as_json: bool) -> None:
             print(json.dumps({"epoch": snapshot.epoch, "digest": one, **_decided(snapshot)}))
         else:
             for event in snapshot.events:
-                print(f"{_clock(event.time_ns)} {event.endpoint} {event.text}")
+                print(_plain(f"{_clock(event.time_ns)} {event.endpoint} {event.text}"))
     summary = {"epochs": digest.epochs, "digest": digest.hexdigest()}
     print(json.dumps(summary) if as_json else f"{digest.epochs} epochs, {digest.hexdigest()}")
 
 
-def _decided(snapshot: Any) -> dict[str, Any]:
+def _decided(snapshot: Snapshot) -> dict[str, Any]:
     directory = snapshot.directory
     slots = directory.slots().tolist()
     return {
@@ -263,6 +268,13 @@ def _decided(snapshot: Any) -> dict[str, Any]:
         },
         "events": [[event.kind, event.endpoint, event.text] for event in snapshot.events],
     }
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise ConfigError("--owner: this user has no name; say who is responsible") from error
 
 
 def _action(name: str) -> Any:
@@ -283,6 +295,8 @@ def _expiry_ns(text: str, now_ns: int) -> int:
     if not re.fullmatch(f"({DURATION.pattern})+", text):
         raise ConfigError(f"--expires: {text!r} is no duration such as 30m, 2h or 1h30m")
     seconds = sum(float(n) * SECONDS_IN[unit] for n, unit in DURATION.findall(text))
+    if seconds > MAX_DURATION_S:
+        raise ConfigError(f'--expires: {text!r} is beyond ten years; "" is until removed')
     return now_ns + round(seconds * NS_PER_S)
 
 
@@ -296,7 +310,8 @@ async def _call(address: str, method: Any, request: Message) -> Any:
 def _lost(address: str, error: grpc.aio.AioRpcError) -> Exception:
     if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
         return ConfigError(error.details() or "refused")
-    return DependencyLost(f"no answer from {address}: {error.code().name}: {error.details()}")
+    first_line = (error.details() or "").strip().split("\n")[0]
+    return DependencyLost(f"no answer from {address}: {error.code().name}: {first_line}")
 
 
 def _as_dict(message: Message) -> dict[str, Any]:
@@ -305,7 +320,17 @@ def _as_dict(message: Message) -> dict[str, Any]:
     )
 
 
-def _short(reason: wire.Reason) -> str:
+def _plain(text: str) -> str:
+    """`text` for a terminal: names come from senders, and escape sequences stay out."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(_plain(text), style)
+
+
+def in_short(reason: wire.Reason) -> str:
+    """A reason in a few words."""
     return f"{reason.signal} {reason.value:.3g} (peers {reason.peer_median:.3g})"
 
 

@@ -37,13 +37,20 @@ def test_an_unfilled_place_holds_back_what_is_behind_it() -> None:
 
 def test_a_full_queue_asks_the_producer_to_retry() -> None:
     channel = Channel[int](capacity=1, retry_after_s=2.5)
-    channel.put(1)
+    channel.fill(channel.reserve(), 1)
     with pytest.raises(Overloaded) as refused:
-        channel.put(2)
+        channel.reserve()
     assert (refused.value.reason, refused.value.retry_after_s) == ("queue_full", 2.5)
     channel.take(0.0)
-    channel.put(3)
+    channel.fill(channel.reserve(), 3)
     assert channel.take(0.0) == 3
+
+
+def test_what_cannot_be_refused_is_queued_in_order_however_full_it_is() -> None:
+    channel = Channel[str](capacity=1)
+    channel.fill(channel.reserve(), "batch")
+    channel.put("off")
+    assert [channel.take(0.0), channel.take(0.0)] == ["batch", "off"]
 
 
 def test_wake_ends_a_wait_for_an_entry() -> None:

@@ -29,7 +29,7 @@ def sent(
     name: str, weight: int = 1000, state: State = State.HEALTHY, **fields: Any
 ) -> wire.Endpoint:
     fields = {"address": f"{name}:80", "pool": "p", "admission": 1.0} | fields
-    return wire.Endpoint(id=name, weight=weight, state=int(state), **fields)  # type: ignore[arg-type]
+    return wire.Endpoint(id=name, weight=weight, state=int(state), **fields)  # type: ignore[arg-type]  # any field
 
 
 def full(endpoints: Sequence[wire.Endpoint], epoch: int = 1) -> wire.Snapshot:
@@ -69,7 +69,7 @@ class Agent:
         return [each for each in found if each is not None]
 
 
-# --- view -----------------------------------------------------------------------------------------
+# view
 
 
 def test_a_full_snapshot_replaces_everything() -> None:
@@ -110,7 +110,7 @@ def test_a_delta_that_does_not_fit_is_refused_and_changes_nothing(delta: wire.Sn
     assert (list(view.endpoints), view.epoch) == (["a"], 4)
 
 
-# --- picking --------------------------------------------------------------------------------------
+# picking
 
 
 def test_nothing_is_picked_from_nothing() -> None:
@@ -201,7 +201,7 @@ def test_an_endpoint_without_an_address_is_never_picked() -> None:
 
 def test_a_state_of_a_newer_service_counts_as_unknown() -> None:
     unknown = sent("a")
-    unknown.state = 99  # type: ignore[assignment]
+    unknown.state = 99  # type: ignore[assignment]  # on purpose
     assert Agent([unknown]).picker.endpoints[0].state is State.UNKNOWN
 
 
@@ -228,7 +228,7 @@ def test_the_second_draw_follows_the_weights_of_the_others() -> None:
         assert draws[first, second] / 40_000 == pytest.approx(share, abs=0.01)
 
 
-# --- silence --------------------------------------------------------------------------------------
+# silence
 
 
 def test_the_last_weights_stay_while_they_are_valid() -> None:
@@ -339,7 +339,7 @@ def test_what_is_gone_is_forgotten() -> None:
     assert agent.picker.weights() == {"b": 1000.0}
 
 
-# --- the clients over gRPC ------------------------------------------------------------------------
+# the clients over gRPC
 
 
 async def nothing_in_force(operation: Operation) -> tuple[Override, ...]:

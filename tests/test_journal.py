@@ -96,3 +96,22 @@ def test_a_flipped_bit_is_an_error_that_says_where(tmp_path: Path) -> None:
 def test_an_empty_folder_is_an_error_in_plain_words(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="holds no journal"):
         list(read(tmp_path))
+
+
+def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, segment_bytes=1, max_bytes=1 << 20)
+    writer.append(Instant(0, 1), ENTRIES[0])
+    (tmp_path / "000002.journal").symlink_to("/dev/full")
+    for entry in ENTRIES[1:]:
+        writer.append(Instant(0, 1), entry)
+    writer.append(Instant(0, 1), Note("x" * 100_000))  # more than is buffered
+    writer.append(Instant(0, 1), ENTRIES[1])
+    writer.close()
+    (tmp_path / "000002.journal").unlink()
+    assert [record.entry for record in read(tmp_path)] == ENTRIES[:1]
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match="cannot be recorded into"):
+        write(tmp_path / "file" / "journal")

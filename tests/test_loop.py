@@ -1,7 +1,10 @@
 """The whole decision path on a hand-moved clock: membership, rights, silence, restarts."""
 
+import msgspec
 import pytest
 
+from pipeline.journal import Members
+from pipeline.loop import UnusableState
 from pipeline.model import OtlpSignal, Rights, Sender, State
 from pipeline.publish.records import canonical
 from tests.builders import span_request
@@ -119,6 +122,19 @@ def test_the_first_snapshot_after_a_restart_equals_the_last_and_nothing_jumps() 
         previous = now
 
 
+def test_a_member_that_its_list_drains_gets_nothing_new_until_the_list_takes_it_back() -> None:
+    fleet = HandFleet(ADDRESSES)
+    before = published(fleet.run(20.0))
+    listed = fleet.config.pools[0].members
+    drained = (msgspec.structs.replace(listed[0], draining=True), *listed[1:])
+    fleet.loop.apply(Members("chat", drained))
+    found = published(fleet.run(1.0))
+    assert found[ADDRESSES[0]] == (0, State.DRAINING)
+    assert {found[name] for name in ADDRESSES[1:]} == {before[name] for name in ADDRESSES[1:]}
+    fleet.loop.apply(Members("chat", listed))
+    assert published(fleet.run(20.0))[ADDRESSES[0]][1] == State.HEALTHY
+
+
 def test_authority_observe_tells_receivers_nothing_and_people_everything() -> None:
     fleet = HandFleet(ADDRESSES, static_pool(ADDRESSES, authority="observe"))
     fleet.run(20.0)
@@ -145,3 +161,23 @@ def test_however_a_batch_is_sliced_the_snapshots_are_the_same_bytes(
     expected = canonical(HandFleet(ADDRESSES).run(12.0))
     monkeypatch.setattr("pipeline.loop.SLICE_ROWS", rows)
     assert canonical(HandFleet(ADDRESSES).run(12.0)) == expected
+
+
+MISSHAPEN: dict[str, list[object]] = {
+    "loop": [{}, {"epoch": None}, {"epoch": float("inf")}, {"epoch": -1}, {"epoch": 1 << 63}, []],
+    "identity": [None, {"endpoints": 3}, {"endpoints": [{"slot": 0}]}],
+    "fold": [{}, {"sources": None}, {"sources": {"source": b"x", "offset_ns": b"x"}}],
+    "overrides": [{}, None, {"overrides": None}],
+    "decide": [{}, {"version": 99}, {"version": 1, "ids": ["a"], "columns": {"x": {"y": []}}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("stage", "part"), [(stage, part) for stage, parts in MISSHAPEN.items() for part in parts]
+)
+def test_state_of_another_shape_names_its_stage(stage: str, part: object) -> None:
+    fleet = HandFleet(ADDRESSES)
+    state = {**fleet.loop.export_state(), stage: part}
+    with pytest.raises(UnusableState) as error:
+        fleet.new_loop().restore(state)  # type: ignore[arg-type]  # as a file may hold it
+    assert error.value.stage == stage

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import state
+from pipeline.errors import ConfigError
 from pipeline.state import StateStore
 
 
@@ -65,3 +66,34 @@ def test_files_hold_data_only_never_code() -> None:
     data = state.encode({"a": [1, 2.5, "x", None]})
     assert data.startswith(state.MAGIC)
     assert state.decode(data) == {"a": [1, 2.5, "x", None]}
+
+
+def test_state_that_its_stage_cannot_use_is_set_aside_for_the_older_generation(
+    tmp_path: Path,
+) -> None:
+    store = StateStore(tmp_path)
+    for epoch in (1, 2):
+        store.save("loop", {"epoch": epoch})
+    assert store.load("loop") == {"epoch": 2}
+    assert store.reject("loop", "of another shape") == {"epoch": 1}
+    assert store.reject("loop", "of another shape") is None
+    assert len(list(tmp_path.glob("*.bad"))) == 2
+
+
+def test_a_folder_belongs_to_one_service_at_a_time(tmp_path: Path) -> None:
+    first, second = StateStore(tmp_path), StateStore(tmp_path)
+    first.claim()
+    with pytest.raises(ConfigError, match="in use by another service"):
+        second.claim()
+    first.release()
+    second.claim()
+    second.release()
+    second.release()
+
+
+def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = StateStore(tmp_path / "file" / "state")
+    store.claim()
+    assert store.load("loop") is None
+    store.release()

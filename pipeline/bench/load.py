@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.bench import payloads
+from pipeline.demo.engine import free_port
 from pipeline.errors import DependencyLost
 
 METRICS_EXPORT: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
@@ -47,7 +47,7 @@ class Served(NamedTuple):
 @contextlib.contextmanager
 def service(core: int | None = None) -> Iterator[Served]:
     """A service on free ports, pinned to `core`; yields once its OTLP port answers SERVING."""
-    ports = _free_ports(3)
+    ports = [free_port() for _ in range(3)]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "tailrace.yaml"
         config.write_text(
@@ -212,14 +212,3 @@ def _wait_serving(process: "subprocess.Popen[bytes]", address: str) -> None:
                 return
         time.sleep(POLL_S)
     raise DependencyLost(f"the service did not serve within {READY_WITHIN_S:.0f} s")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

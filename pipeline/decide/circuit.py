@@ -21,6 +21,7 @@ from pipeline.decide.wording import ailment, cause_of, wording
 from pipeline.model import Bools, Bytes, Floats, Int64s, State
 
 JITTER = 0.25  # of the back-off, at most, so that what opened together does not return together
+EARLY_SHARE = 0.1  # of neutral: what scrapes alone can earn
 MAX_ATTEMPTS = 32  # far past the longest back-off; keeps the power of two finite
 
 
@@ -64,6 +65,9 @@ TRANSITIONS = (
 )
 
 
+_EVEN_ON_HOLD = (Trigger.HARD, Trigger.DRAIN, Trigger.UNDRAIN)
+
+
 def _table(*members: IntEnum) -> Bools:
     """bool[8] that is true at these codes: membership by one look-up."""
     table = np.zeros(8, np.bool_)
@@ -103,7 +107,6 @@ class Circuits(Columns):
         "refused_before": ("float64", 0.0),
         "slow_ns": ("int64", 0),
         "probe_ok": ("float64", 0.0),
-        "probe_mark_ns": ("int64", 0),
         "probe_share": ("float64", 0.0),
         "probe_share_ns": ("int64", 0),
         "capped": ("bool", False),
@@ -119,7 +122,6 @@ class Circuits(Columns):
     refused_before: Floats
     slow_ns: Int64s
     probe_ok: Floats
-    probe_mark_ns: Int64s
     probe_share: Floats
     probe_share_ns: Int64s
     capped: Bools
@@ -130,6 +132,12 @@ class Circuits(Columns):
         self._config = config
         self._probe_share = probe_share
         self._window_ns = config.failure_window_s * NS_PER_S
+
+    @property
+    def is_closed(self) -> Bools:
+        """Where requests are served as usual, bool[n]."""
+        closed: Bools = _IS_CLOSED[self.state]
+        return closed
 
     def lasting(self, excess: Floats, past_limit: Floats, now_ns: int) -> Bools:
         """Where the latency excess is past the limit and has been for long enough."""
@@ -156,22 +164,20 @@ class Circuits(Columns):
         """
         self._probe(evidence, now_ns)
         fired = self._fire(evidence, groups, draining, removed, now_ns)
-        loose = ~hold
-        for trigger in Trigger:
-            if trigger not in (Trigger.HARD, Trigger.DRAIN, Trigger.UNDRAIN):
-                fired[trigger] = fired[trigger] & loose
         before = self.state.copy()
-        moved = np.zeros(self.n, np.bool_)
+        occurring = np.bincount(before, minlength=len(State)) > 0
+        still, may_move = groups.of >= 0, ~hold
         for transition, sources in zip(TRANSITIONS, _SOURCES, strict=True):
-            slots = fired[transition.trigger] & ~moved & sources[before]
-            moved |= slots
+            if not (sources[: len(State)] & occurring).any():
+                continue
+            slots = fired[transition.trigger] & still & sources[before]
+            if transition.trigger not in _EVEN_ON_HOLD:
+                slots &= may_move
+            still &= ~slots
             self.state[slots] = transition.to
-        grouped = np.zeros(self.n, np.bool_)
-        grouped[groups.slots] = True
-        self.state[~grouped] = before[~grouped]
         self._forgive(now_ns)
         self.refused_before = evidence.refused_count.copy()
-        changed = np.flatnonzero((self.state != before) & grouped)
+        changed = np.flatnonzero(self.state != before)
         return list(self._enter(changed, before, evidence, ids, now_ns))
 
     def _fire(
@@ -225,9 +231,9 @@ class Circuits(Columns):
         return np.where(hard & seen_up, early, never)
 
     def _soft(self, evidence: Evidence, now_ns: int) -> Bools:
-        """Soft evidence, less failures and delays from before a circuit closed again."""
+        """Soft evidence, less delays from before a circuit closed again."""
         settled = (self.attempt == 0) | (now_ns - self.since_ns >= self._window_ns)
-        soft: Bools = evidence.silent | ((evidence.failing | evidence.slow) & settled)
+        soft: Bools = evidence.silent | evidence.failing | (evidence.slow & settled)
         return soft
 
     def _within_cap(self, evidence: Evidence, groups: Groups, removed: Bools, now_ns: int) -> Bools:
@@ -262,35 +268,38 @@ class Circuits(Columns):
         return soft
 
     def _probe(self, evidence: Evidence, now_ns: int) -> None:
-        """Count successes since HALF_OPEN began, a whole window at a time; grow the share."""
+        """Count successes since HALF_OPEN began; grow the share."""
         half = self.state == State.HALF_OPEN
         if not half.any():
             return
-        if evidence.recent_s > 0:
-            whole = half & (now_ns - self.probe_mark_ns >= round(evidence.recent_s * NS_PER_S))
-            seen = whole & (evidence.recent_calls > 0)
-            self.probe_ok = np.where(seen, self.probe_ok + evidence.recent_calls, self.probe_ok)
-            self.probe_mark_ns = np.where(whole, now_ns, self.probe_mark_ns)
-            self.probe_share_ns = np.where(seen, now_ns, self.probe_share_ns)
-        double_ns = round(self._config.probe_double_s * NS_PER_S)
-        starved = half & (now_ns - self.probe_share_ns >= double_ns)
-        doubled = np.minimum(self.probe_share * 2, 1.0)
+        seen = half & (evidence.new_successes > 0)
+        self.probe_ok = np.where(seen, self.probe_ok + evidence.new_successes, self.probe_ok)
+        self.probe_share_ns = np.where(seen, now_ns, self.probe_share_ns)
+        early = self._is_back(evidence) & (self.probe_share < EARLY_SHARE)
+        double_s = np.where(early, self._config.probe_early_s, self._config.probe_double_s)
+        starved = half & (now_ns - self.probe_share_ns >= double_s * NS_PER_S)
+        doubled = np.minimum(self.probe_share * 2, np.where(early, EARLY_SHARE, 1.0))
         self.probe_share = np.where(starved, doubled, self.probe_share)
         self.probe_share_ns = np.where(starved, now_ns, self.probe_share_ns)
+
+    def _is_back(self, evidence: Evidence) -> Bools:
+        """Whom hard evidence opened and two scrapes have seen up again."""
+        back: Bools = _IS_HARD[self.cause] & (evidence.up_samples >= 2)
+        return back
 
     def _probe_failed(self, evidence: Evidence, in_state_ns: Int64s) -> Bools:
         whole = in_state_ns >= round(evidence.recent_s * NS_PER_S)
         failed: Bools = whole & (evidence.recent_failures > 0) & (evidence.recent_s > 0)
         refused = evidence.refused_count > self.refused_before
         slow = evidence.slow & (in_state_ns >= self._window_ns)
-        failed |= refused | slow | evidence.silent
+        failed |= refused | slow | evidence.silent | (evidence.new_failures > 0)
         return failed
 
     def _probe_succeeded(self, evidence: Evidence, in_state_ns: Int64s) -> Bools:
         served = self.probe_ok >= self._config.close_successes
         in_state_s = in_state_ns / NS_PER_S
         progress = (evidence.progress_age_s < in_state_s) | (self.probe_ok >= 1)
-        back = _IS_HARD[self.cause] & (evidence.up_samples >= 2) & progress
+        back = self._is_back(evidence) & progress
         calm = evidence.excess < self._config.degraded_ratio
         quick = (self.cause == Cause.LATENCY) & progress & calm
         quick &= in_state_s >= self._config.latency_hold_s
@@ -318,7 +327,7 @@ class Circuits(Columns):
             if state is State.HALF_OPEN:
                 self.probe_ok[slot] = 0.0
                 self.probe_share[slot] = self._probe_share
-                self.probe_mark_ns[slot] = self.probe_share_ns[slot] = now_ns
+                self.probe_share_ns[slot] = now_ns
             cause = cause_of(slot, evidence, Cause.NONE)
             if state is State.DEGRADED:
                 text = ailment(slot, evidence, self._config, capped=bool(self.capped[slot]))

@@ -37,12 +37,14 @@ class LatencyConfig(Config, frozen=True, kw_only=True):
     window_s: Annotated[int, msgspec.Meta(ge=1, le=120)] = 10
     """The request window whose quantiles are compared."""
     tolerance: Annotated[float, msgspec.Meta(ge=0.0)] = 0.25
-    """Excess over the peers' median that counts as noise; below 16 samples it grows."""
+    """Excess over the peers' median that counts as noise."""
     exponent: Annotated[float, msgspec.Meta(ge=0.0, le=4.0)] = 2.0
     """Weight falls with this power of the excess: more than in proportion, since requests that
     wait behind a slow endpoint cost more than the same requests spread over its peers."""
     min_samples: Annotated[int, msgspec.Meta(ge=1)] = 5
     """Requests in the window below which its quantiles say nothing."""
+    settle_s: Annotated[float, msgspec.Meta(ge=0.0)] = 3.0
+    """An endpoint has traffic for this long before its latency counts: first come cold caches."""
     hold_s: Positive = 30.0
     """Without samples the last excess holds for this long, then fades."""
     fade_s: Positive = 30.0
@@ -100,6 +102,8 @@ class CircuitConfig(Config, frozen=True, kw_only=True):
     """HEALTHY for this long forgets earlier openings (and for as long as the last back-off)."""
     probe_double_s: Positive = 10.0
     """A half-open endpoint without a sample for this long gets twice the weight."""
+    probe_early_s: Positive = 2.0
+    """The same up to a tenth of neutral, once two scrapes have seen a dead endpoint up again."""
 
 
 class FreshnessConfig(Config, frozen=True, kw_only=True):

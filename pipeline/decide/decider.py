@@ -24,6 +24,7 @@ from pipeline.decide.freshness import Fresh, Freshness
 from pipeline.decide.groups import Groups
 from pipeline.decide.journal import ALL_OUT, FROZEN, OFF, RESTARTED, Journal
 from pipeline.decide.latency import Latency
+from pipeline.decide.outcomes import Outcome, Outcomes
 from pipeline.decide.overrides import Governing, OverrideSet, govern
 from pipeline.decide.publication import Publication, Published, shares
 from pipeline.decide.restart import AGED, VERSION, Exported, Restart, export_columns
@@ -46,6 +47,7 @@ from pipeline.model import (
 
 CAPACITY_NS: Final = NS_PER_S  # learned rates move in minutes: once a second is often enough
 MAX_NEWS_GAP_S: Final = 60.0  # a sample stands for at most this much time before it
+MAX_ELAPSED_NS: Final = 1 << 60  # 36 years of running; more was never exported
 MAX_PAUSE_NS: Final = 3600 * NS_PER_S  # a clock that leaps further is a broken clock
 COVERAGE_SHARE: Final = 0.5  # of the confidence depends on how many of the inputs are there
 
@@ -94,6 +96,7 @@ class Decider:
         self._config = config
         self.overrides = OverrideSet(config.max_overrides)
         self._freshness = Freshness(config.freshness)
+        self._outcomes = Outcomes()
         self._latency = Latency(config.latency)
         self._capacity = Capacity(config.capacity)
         self._faults = Faults(config.faults)
@@ -105,6 +108,7 @@ class Decider:
         self._clocks = _Clocks()
         self._parts: Mapping[str, Columns] = {
             "freshness": self._freshness,
+            "outcomes": self._outcomes,
             "latency": self._latency,
             "capacity": self._capacity,
             "faults": self._faults,
@@ -157,10 +161,11 @@ class Decider:
         fresh = self._freshness.update(observation, known.groups, dt_s)
         hold, notes = self._holds(observation, known, fresh, dt_s)
         signals = evidences.usable(observation)
-        judged, excess = self._judge(observation, signals, known, fresh, dt_s)
+        outcome = self._outcome(observation, dt_s)
+        judged, excess = self._judge(observation, signals, outcome, known, fresh, dt_s)
         self._weights.aim(judged.cost, self._relative, known.groups, fresh.news, dt_s)
         weight = self._weights.step(hold, fresh.silence, dt_s)
-        evidence = self._evidence(observation, signals, fresh, excess)
+        evidence = self._evidence(observation, signals, outcome, fresh, excess)
         changes = self._circuits.step(
             evidence,
             known.groups,
@@ -275,8 +280,18 @@ class Decider:
         ]
         return held | observation.catching_up | frozen[directory.pool], notes
 
+    def _outcome(self, observation: Observation, dt_s: float) -> Outcome:
+        window = evidences.window_of(observation, self._config.circuit.failure_window_s)
+        return self._outcomes.update(window, observation.signals, dt_s)
+
     def _judge(
-        self, observation: Observation, signals: Floats, known: _Known, fresh: Fresh, dt_s: float
+        self,
+        observation: Observation,
+        signals: Floats,
+        outcome: Outcome,
+        known: _Known,
+        fresh: Fresh,
+        dt_s: float,
     ) -> tuple[Judged, Floats]:
         """Learn from the news, then score; returns the scores and the latency excess."""
         since_s = np.minimum(self._clocks.quiet_s + dt_s, MAX_NEWS_GAP_S)
@@ -297,23 +312,36 @@ class Decider:
             news=fresh.news,
             dt_s=since_s,
             healthy=self._circuits.state == State.HEALTHY,
+            established=self._established(),
         )
         context = Context(
             groups=known.groups,
             capacity=self._relative,
             share=shares(self._publication.weight, known.groups),
             window=window,
+            failures=outcome.failures,
+            failure_calls=outcome.calls,
             slowness=slowness,
             faults=self._faults.update(signals, self._elapsed_ns),
             latency_exponent=self._config.latency.exponent,
         )
         return judge(signals, context, known.directory, self._gate.pools), slowness.excess
 
+    def _established(self) -> Bools:
+        """Who gets a full share of requests: closed, not starting, not cut to a trial's share."""
+        tried = self._publication.decided <= NEUTRAL * self._config.weights.probe_share
+        return self._circuits.is_closed & (self._weights.ramp >= 1) & ~tried
+
     def _evidence(
-        self, observation: Observation, signals: Floats, fresh: Fresh, excess: Floats
+        self,
+        observation: Observation,
+        signals: Floats,
+        outcome: Outcome,
+        fresh: Fresh,
+        excess: Floats,
     ) -> Evidence:
         slow = self._circuits.lasting(excess, self._latency.past_limit(), self._elapsed_ns)
-        return evidences.gather(observation, signals, fresh, excess, slow, self._config)
+        return evidences.gather(observation, signals, fresh, outcome, excess, slow, self._config)
 
     def _by_state(self, weight: Floats, evidence: Evidence, changes: list[Change]) -> Floats:
         """Weights after the circuits: nothing when open, a share when half-open or suspect."""
@@ -323,11 +351,13 @@ class Decider:
             if change.after is State.HALF_OPEN:
                 self._latency.reset(slot)
             closing = change.before is State.HALF_OPEN and change.after is State.HEALTHY
+            if closing:
+                self._outcomes.settle(slot)
             if closing or change.before is State.DRAINING:
                 share = max(config.slow_start_from, float(circuits.probe_share[change.slot]))
                 ramp = share if config.slow_start_s > 0 else 1.0
                 self._weights.start(slot, ramp)
-                weight[slot] = NEUTRAL * ramp * np.exp(self._weights.level[slot])
+                weight[slot] = self._weights.present()[slot]
         probe = NEUTRAL * config.probe_share
         weight = np.where(evidence.suspect, np.minimum(weight, probe), weight)
         half = circuits.state == State.HALF_OPEN
@@ -351,7 +381,7 @@ class Decider:
         if rows != self._pool_rows:
             self._pool_rows = rows
             self._pool_decisions = tuple(
-                PoolDecision(name, Authority(level), "normal", frozen, off, note)
+                PoolDecision(name, Authority(level), frozen, off, note)
                 for name, level, frozen, off, note in rows
             )
             self._journal.levels((name, Authority(level)) for name, level, *_ in rows)
@@ -414,10 +444,11 @@ class Decider:
 
         Raises `Rejected` for state of another version or with columns that do not fit.
         """
-        self._restart.load(state)
+        self._restart.load(state, self._parts)
         self.resize(directory.n)
-        self._elapsed_ns = int(state["elapsed_ns"])
-        self._journal.authority = {pool: int(level) for pool, level in state["authority"].items()}
+        self._elapsed_ns = int(np.clip(state["elapsed_ns"], 0, MAX_ELAPSED_NS))
+        levels = {str(pool): Authority(level) for pool, level in state["authority"].items()}
+        self._journal.authority = {pool: int(level) for pool, level in levels.items()}
         self._gate.restore_shifts(state["shifts"])
         self.overrides.restore(state["overrides"])
 

@@ -11,6 +11,7 @@ import numpy as np
 from pipeline.decide.config import DecideConfig
 from pipeline.decide.freshness import Fresh
 from pipeline.decide.groups import known_or
+from pipeline.decide.outcomes import Outcome
 from pipeline.model import Bools, Floats, Int32s, Observation, RequestWindow
 from pipeline.signals import SIGNAL_INDEX
 
@@ -32,6 +33,7 @@ READ_NAMES = (
     "gpu_row_remap_failure",
 )
 READ = np.array([SIGNAL_INDEX[name] for name in READ_NAMES])
+UP = SIGNAL_INDEX["engine_up"]
 STALE_INTERVALS = 6.0  # a signal older than this many of its own intervals is no evidence
 MIN_SIGNAL_INTERVAL_S = 1.0
 
@@ -68,9 +70,11 @@ class Evidence:
     failure_ratio: Floats
     failure_calls: Floats
     excess: Floats
-    recent_calls: Floats
-    """Calls without failure in the shortest window"""
+    new_successes: Floats
+    """Calls without failure that were reported since the last tick"""
+    new_failures: Floats
     recent_failures: Floats
+    """In the shortest window"""
     recent_s: float
     """Length of the shortest window; 0 without one"""
     progress_age_s: Floats
@@ -114,6 +118,7 @@ def gather(
     observation: Observation,
     signals: Floats,
     fresh: Fresh,
+    outcome: Outcome,
     excess: Floats,
     slow: Bools,
     config: DecideConfig,
@@ -128,20 +133,19 @@ def gather(
         calls, failures, recent_s = recent.failure_calls, recent.failures, recent.seconds
     served = np.maximum(calls - failures, 0.0)
     refused = observation.refused_recent
-    window = window_of(observation, circuit.failure_window_s)
-    all_calls = np.zeros(n) if window is None else window.failure_calls
-    all_failures = np.zeros(n) if window is None else window.failures
-    ratio = all_failures / np.maximum(all_calls, 1.0)
+    ratio = outcome.failures / np.maximum(outcome.calls, 1.0)
     # A failed scrape says nothing any more once the scraper itself has gone silent.
-    heard = moves & (fresh.silence <= freshness.trusted)
+    heard = moves & ((fresh.silence <= freshness.trusted) | _is_scraped(observation, config))
     down = heard & (observation.down_samples >= circuit.down_limit)
     suspect = heard & (observation.down_samples > 0) & ~down
-    mild = (ratio >= circuit.failure_ratio / 2) & (all_failures >= circuit.failure_min / 2)
+    mild = (ratio >= circuit.failure_ratio / 2) & (outcome.failures >= circuit.failure_min / 2)
     return Evidence(
         refused=moves & (refused >= circuit.refused_limit) & (served == 0),
         down=down,
         remap=moves & (signals[SIGNAL_INDEX["gpu_row_remap_failure"]] >= 1),
-        failing=moves & (ratio >= circuit.failure_ratio) & (all_failures >= circuit.failure_min),
+        failing=moves
+        & (ratio >= circuit.failure_ratio)
+        & (outcome.failures >= circuit.failure_min),
         slow=moves & slow,
         silent=moves & (fresh.silence > freshness.silent),
         suspect=suspect,
@@ -153,18 +157,21 @@ def gather(
         down_samples=observation.down_samples,
         up_samples=observation.up_samples,
         failure_ratio=ratio,
-        failure_calls=all_calls,
+        failure_calls=outcome.calls,
         excess=excess,
-        recent_calls=served,
+        new_successes=np.maximum(outcome.new_calls - outcome.new_failures, 0.0),
+        new_failures=outcome.new_failures,
         recent_failures=failures,
         recent_s=recent_s,
-        progress_age_s=_progress_age_s(observation, signals),
+        progress_age_s=outcome.progress_age_s,
         news=fresh.news,
     )
 
 
-def _progress_age_s(observation: Observation, signals: Floats) -> Floats:
-    rows = [SIGNAL_INDEX["output_tokens_per_s"], SIGNAL_INDEX["requests_per_s"]]
-    moving = signals[rows] > 0
-    ages: Floats = np.where(moving, observation.signals.age_s[rows], np.inf).min(axis=0)
-    return ages
+def _is_scraped(observation: Observation, config: DecideConfig) -> Bools:
+    """Where scrapes come as they should, whether they succeed or fail, bool[n]."""
+    age, interval = observation.signals.age_s[UP], observation.signals.interval_s[UP]
+    freshness = config.freshness
+    usual = np.fmax(known_or(interval, freshness.default_interval_s), freshness.min_interval_s)
+    scraped: Bools = age <= freshness.trusted * usual
+    return scraped

@@ -29,7 +29,8 @@ class Block(NamedTuple):
 
     slots: Int64s
     """[groups, width], n where a row has ended"""
-    filled: Bools
+    filled: Int64s
+    """Cells that hold a slot, of the table read row by row"""
     places: Int64s
     """Where the filled cells belong among the grouped slots"""
 
@@ -86,7 +87,7 @@ class Groups:
     def spread(self, per_group: Floats, outside: float = np.nan) -> Floats:
         """Values per group -> per slot: [..., g] -> [..., n]; `outside` where there is no group."""
         padded = np.concatenate([per_group, np.full((*per_group.shape[:-1], 1), outside)], axis=-1)
-        spread: Floats = padded[..., self.of]
+        spread: Floats = np.take(padded, self.of, axis=-1)
         return spread
 
     def total(self, values: Floats | Bools) -> Floats:
@@ -121,9 +122,10 @@ class Groups:
         open_ended = np.concatenate([values, np.full((k, 1), np.nan)], axis=1)
         ranked = np.full((k, m + 1), np.nan)
         for block in self.blocks:
-            rows = np.sort(open_ended[:, block.slots], axis=2)
-            ranked[:, block.places] = rows[:, block.filled]
-        grouped = values[:, self.slots]
+            rows = np.take(open_ended, block.slots, axis=1)
+            rows.sort(axis=2)
+            ranked[:, block.places] = rows.reshape(k, -1).take(block.filled, axis=1)
+        grouped = np.take(values, self.slots, axis=1)
         valid = np.zeros((k, len(self)), np.int64)
         if len(self):
             valid = np.add.reduceat(~np.isnan(grouped), self.starts, axis=1, dtype=np.int64)
@@ -182,7 +184,7 @@ def blocks(slots: Int64s, starts: Int64s, sizes: Int64s, n: int) -> tuple[Block,
         places = (starts[chosen, None] + column)[filled]
         table = np.full(filled.shape, n, np.int64)
         table[filled] = slots[places]
-        tables.append(Block(table, filled, places))
+        tables.append(Block(table, np.flatnonzero(filled), places))
     return tuple(tables)
 
 
@@ -193,6 +195,7 @@ def known_or(values: Floats, other: float) -> Floats:
 
 
 def _at(rows: Floats, index: Int64s) -> Floats:
-    inside = np.minimum(np.maximum(index, 0), rows.shape[1] - 1)
-    taken: Floats = rows[np.arange(len(rows))[:, None], inside]
+    """`rows[k, index]` for every row k; out of range is any number, for groups without values."""
+    starts = rows.shape[1] * np.arange(len(rows))[:, None]
+    taken: Floats = rows.reshape(-1).take(starts + index, mode="clip")
     return taken

@@ -1,10 +1,12 @@
 """How slow each endpoint is beside its peers, at equal work and load, and beside its own past.
 
-Enters: request windows, engine means, learned capacity. Leaves: the excess, 1 = as its peers. No
-data holds the last excess; long without data while the endpoint is alive lets it fade, so that
-one without traffic is tried again.
+Enters: request windows, engine means, learned capacity. Leaves: the excess, 1 = as its peers. Peers
+are those who do their full part: one that hardly has work is fast without being better. No data
+holds the last excess; long without data while the endpoint is alive lets it fade, so that one
+without traffic is tried again.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -22,9 +24,12 @@ SAFE_SAMPLES = 16  # a median of fewer is noisier than the tolerance
 LOAD_EXCUSE = 1.5  # more load than the peers' explains at most this much
 WORK_EXCUSE = 2.0  # and longer requests at most this much
 HALF_LOAD = 8.0  # requests beside which a difference in load begins to count
+FULL_PART = 0.25  # of the usual number of requests: with fewer an endpoint is no measure for others
 PAST_S = 3600.0  # what an endpoint's own past means
 PAST_SAMPLES = 30
-HABIT_LIMIT = 2.0  # a habit beyond this would be an excuse for being broken
+LEVEL_S = 5.0  # time constant of the own level while as the peers'; load comes and goes for all
+ODD_LEVEL_S = 120.0  # and while beyond theirs: slower hardware becomes usual, a fault must not
+ODD_LEVEL = 2.0  # nor does what is this many times slower than the peers, however long it lasts
 
 
 class Slowness(NamedTuple):
@@ -45,20 +50,25 @@ class Latency(Columns):
         "excess": ("float64", 1.0),
         "row": ("int64", -1),
         "unmeasured_s": ("float64", 0.0),
-        "habit": ("float64", 1.0),
         "mean": ("float64", 1.0),
         "variance": ("float64", 0.0),
         "p99": ("float64", 1.0),
         "samples": ("int64", 0),
+        "traffic_s": ("float64", -1.0),
+        "level_s": ("float64", np.nan),
     }
+    WIDTH: ClassVar[Mapping[str, int]] = {"level_s": len(ROWS)}
     excess: Floats
     row: Int64s
     unmeasured_s: Floats
-    habit: Floats
     mean: Floats
     variance: Floats
     p99: Floats
     samples: Int64s
+    traffic_s: Floats
+    """For how long it has been measured without a long pause; -1 = not now"""
+    level_s: Floats
+    """[n, rows] each latency's usual height while HEALTHY"""
 
     def __init__(self, config: LatencyConfig) -> None:
         """Start without slots."""
@@ -76,57 +86,86 @@ class Latency(Columns):
         news: Bools,
         dt_s: Floats,
         healthy: Bools,
+        established: Bools,
     ) -> Slowness:
         """Compare once. `dt_s` float64[n] is the time since the endpoint's last news.
 
-        Only endpoints with `news` move; the past is learned where `healthy`.
+        Only endpoints with `news` move; the past is learned where `healthy`; only `established`
+        ones, which get their full share of requests, are a measure for others.
         """
-        values, tolerance = self._values(signals, window, interval_s)
-        own, peers = self._compare(values, signals, window, groups)
-        small = groups.spread(groups.sizes.astype(np.float64), 0.0) <= SMALL_GROUP
+        values, samples = self._values(signals, window, interval_s)
+        measure = established & ~_hardly_used(signals, window, groups)
+        own, peers = self._compare(values, signals, window, groups, measure)
         ratio = own / peers * np.minimum(capacity, 1.0)
-        raw = np.where(np.isnan(ratio), -np.inf, ratio)
-        measured = news & np.isfinite(raw).any(axis=0)
-        self._learn(raw.max(axis=0), measured & healthy, dt_s)
-        excess = np.where(small, raw / self.habit, raw) - tolerance
+        compared = np.isfinite(ratio)
+        measured = news & compared.any(axis=0)
+        ripe = measured & self._settled(measured, dt_s)
+        excess = np.where(compared, self._beyond(ratio, own, samples, groups), -np.inf)
+        self._learn(np.where(compared, ratio, -np.inf).max(axis=0), ripe & healthy, dt_s)
+        self._learn_level(own, ratio, news & healthy, dt_s)
         row = np.argmax(excess, axis=0)
-        worst = np.maximum(np.take_along_axis(excess, row[None, :], axis=0)[0], 1.0)
-        self.excess = np.where(measured, worst, self.excess)
+        worst = np.maximum(excess.max(axis=0), 1.0)
+        self.excess = np.where(ripe, worst, self.excess)
         self.row = np.where(measured, row, self.row)
         self._fade(measured, news, dt_s, interval_s)
         return Slowness(self.excess, self.row, values, peers)
 
+    def _settled(self, measured: Bools, dt_s: Floats) -> Bools:
+        """Where there has been traffic for long enough to judge by; counts on."""
+        lasting = np.where(self.traffic_s < 0, 0.0, self.traffic_s + dt_s)
+        self.traffic_s = np.where(measured, lasting, self.traffic_s)
+        settled: Bools = self.traffic_s >= self._config.settle_s
+        return settled
+
+    def _beyond(self, ratio: Floats, own: Floats, samples: Floats, groups: Groups) -> Floats:
+        """The part of the ratios that nothing excuses, float64[rows, n].
+
+        Few samples pull towards 1. In a small group the best other may just be lucky, so that the
+        endpoint must be slower than its own past, too.
+        """
+        small = groups.spread(groups.sizes.astype(np.float64), 0.0) <= SMALL_GROUP
+        if small.any():
+            past = known_or(own / self.level_s.T, np.inf)
+            ratio = np.where(small, np.minimum(ratio, past), ratio)
+        pull = np.minimum(samples, SAFE_SAMPLES) / SAFE_SAMPLES
+        return np.where(ratio > 1, 1 + (ratio - 1) * pull, ratio) - self._config.tolerance
+
     def _values(
         self, signals: Floats, window: RequestWindow | None, interval_s: Floats
     ) -> tuple[Floats, Floats]:
-        """Latencies worth comparing and the tolerance of each, float64[rows, n]."""
+        """Latencies worth comparing and how many requests each is from, float64[rows, n]."""
         values = np.full((len(ROWS), self.n), np.nan)
-        tolerance = np.full((len(ROWS), self.n), self._config.tolerance)
-        if window is not None:
-            pairs = (window.ttft_p50_s, window.ttft_n), (window.duration_p50_s, window.duration_n)
-            for row, (median, n) in enumerate(pairs):
-                enough = n >= self._config.min_samples
-                values[row] = np.where(enough, median, np.nan)
-                noise = np.sqrt(SAFE_SAMPLES / np.clip(n, 1, SAFE_SAMPLES))
-                tolerance[row] = self._config.tolerance * noise
+        samples = np.empty((len(ROWS), self.n))
         span_s = np.maximum(interval_s, self._config.window_s)
         finished = signals[SIGNAL_INDEX["requests_per_s"]] * span_s
-        few = finished < self._config.min_samples
+        if window is not None:
+            values[0], values[1] = window.ttft_p50_s, window.duration_p50_s
+            samples[0], samples[1] = window.ttft_n, window.duration_n
+            # Engines that do not count requests: their callers do, if anybody does.
+            called = np.where(window.calls > 0, window.calls, np.nan)
+            finished = np.where(np.isnan(finished), called, finished)
         for row, name in enumerate(ROWS[2:], start=2):
-            values[row] = np.where(few, np.nan, signals[SIGNAL_INDEX[name]])
-        return np.where(values > 0, values, np.nan), tolerance
+            values[row] = signals[SIGNAL_INDEX[name]]
+        samples[2:] = known_or(finished, SAFE_SAMPLES)
+        few = (samples < self._config.min_samples) | ~(values > 0)
+        return np.where(few, np.nan, values), samples
 
     def _compare(
-        self, values: Floats, signals: Floats, window: RequestWindow | None, groups: Groups
+        self,
+        values: Floats,
+        signals: Floats,
+        window: RequestWindow | None,
+        groups: Groups,
+        measure: Bools,
     ) -> tuple[Floats, Floats]:
-        """Values less what load and work excuse, and the peers' values."""
+        """Values less what load and work excuse, and those of the peers that are a `measure`."""
         running = signals[SIGNAL_INDEX["running"]] + HALF_LOAD
         prompt = output = np.full(self.n, np.nan)
         if window is not None:
             calls = np.where(window.calls > 0, window.calls, np.nan)
             prompt, output = window.prompt_tokens / calls, window.output_tokens / calls
         stacked = np.vstack([values, running[None], prompt[None], output[None]])
-        peers = groups.peers(groups.rank(stacked), SMALL_GROUP)
+        peers = groups.peers(groups.rank(np.where(measure, stacked, np.nan)), SMALL_GROUP)
         with np.errstate(invalid="ignore", divide="ignore"):
             more = stacked[len(ROWS) :] / peers[len(ROWS) :]
         load = np.clip(known_or(np.sqrt(more[0]), 1.0), 1.0, LOAD_EXCUSE)
@@ -146,15 +185,26 @@ class Latency(Columns):
         self.variance[at] = (1 - pace) * (self.variance[at] + pace * off * off)
         step = np.sqrt(self.variance[at]) * np.where(ratio[at] > self.p99[at], 0.99, -0.01)
         self.p99[at] = np.maximum(self.p99[at] + 0.1 * step, self.mean[at])
-        usual = ratio[at] < HABIT_LIMIT
-        moved = self.habit[at] + pace * (np.maximum(ratio[at], 1.0) - self.habit[at])
-        self.habit[at] = np.where(usual, moved, self.habit[at])
+
+    def _learn_level(self, own: Floats, ratio: Floats, learn: Bools, dt_s: Floats) -> None:
+        """Follow the own latencies [rows, n]: soon where they are as the peers', else slowly.
+
+        Before there was traffic for long enough the newest is the best guess.
+        """
+        level = self.level_s.T
+        odd = ratio > 1 + self._config.tolerance
+        pace = np.where(odd, -np.expm1(-dt_s / ODD_LEVEL_S), -np.expm1(-dt_s / LEVEL_S))
+        new = np.isnan(level) | (self.traffic_s < self._config.settle_s)
+        moved = np.where(new, own, level + pace * (own - level))
+        self.level_s = np.where(learn & (ratio < ODD_LEVEL), moved, level).T.copy()
 
     def _fade(self, measured: Bools, news: Bools, dt_s: Floats, interval_s: Floats) -> None:
         """Without samples hold, then fade; without news of any kind only hold."""
         self.unmeasured_s = np.where(measured, 0.0, self.unmeasured_s + np.where(news, dt_s, 0.0))
         hold_s = np.maximum(self._config.hold_s, 3 * interval_s)
-        fading = news & (self.unmeasured_s > hold_s)
+        paused = self.unmeasured_s > hold_s
+        self.traffic_s = np.where(paused, -1.0, self.traffic_s)
+        fading = news & paused
         kept = np.exp(-np.where(fading, dt_s, 0.0) / self._config.fade_s)
         self.excess = 1 + (self.excess - 1) * kept
 
@@ -166,3 +216,23 @@ class Latency(Columns):
     def reset(self, slots: Int64s | Int32s) -> None:
         """Forget the present excess, not the past: the endpoint starts anew."""
         self.excess[slots], self.row[slots], self.unmeasured_s[slots] = 1.0, -1, 0.0
+        self.traffic_s[slots] = -1.0
+
+
+def _hardly_used(signals: Floats, window: RequestWindow | None, groups: Groups) -> Bools:
+    """Where requests or tokens are far fewer than is usual in the group, bool[n].
+
+    Usual is the mean, in small groups the most: what one endpoint lacks there, others have more.
+    """
+    if not len(groups):
+        return np.zeros(groups.n, np.bool_)
+    names = ("requests_per_s", "output_tokens_per_s")
+    calls = np.full(groups.n, np.nan) if window is None else window.calls
+    rates = np.stack([calls, *(signals[SIGNAL_INDEX[name]] for name in names)])
+    grouped = np.take(rates, groups.slots, axis=1)
+    known = np.add.reduceat(~np.isnan(grouped), groups.starts, axis=1, dtype=np.int64)
+    most = np.fmax.reduceat(grouped, groups.starts, axis=1)
+    total = np.add.reduceat(known_or(grouped, 0.0), groups.starts, axis=1)
+    usual = np.where(groups.sizes <= SMALL_GROUP, most, total / np.maximum(known, 1))
+    few: Bools = np.any(rates < FULL_PART * groups.spread(usual), axis=0)
+    return few

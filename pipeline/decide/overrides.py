@@ -10,15 +10,17 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-import yaml
 
 from pipeline.clock import NS_PER_S
 from pipeline.errors import ConfigError, Rejected
 from pipeline.model import Bools, Config, Directory, Int32s, Override
+from pipeline.yaml_text import parse_yaml
 
 SCOPES: Final = ("all", "pool", "node", "endpoint")  # broad to narrow
 SOURCES: Final = ("file", "operator")  # weaker to stronger
 WEIGHTED: Final = ("pin", "cap")  # actions that mean nothing without a value
+MAX_TEXT: Final = 512  # characters of a target, owner or reason; terminals and tables show them
+MAX_TIME_S: Final = 9e9  # the year 2255: wall times are int64 nanoseconds
 
 
 Rows: TypeAlias = list[dict[str, str | int]]
@@ -180,9 +182,9 @@ def parse_overrides(text: str) -> tuple[Override, ...]:
     file holds none. Raises `ConfigError` with the path of the field.
     """
     try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"overrides: not YAML: {' '.join(str(error).split())}") from error
+        tree = parse_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"overrides: {error}") from error
     try:
         file = msgspec.convert({} if tree is None else tree, _File)
     except msgspec.ValidationError as error:
@@ -193,6 +195,10 @@ def parse_overrides(text: str) -> tuple[Override, ...]:
 
 def _from_file(number: int, row: _FileOverride) -> Override:
     path = f"overrides[{number}]"
+    for name in ("target", "owner", "reason"):
+        text = getattr(row, name)
+        if len(text) > MAX_TEXT or not text.isprintable():
+            raise ConfigError(f"{path}.{name}: must be at most {MAX_TEXT} printable characters")
     if not 0 <= row.value <= 10_000:
         raise ConfigError(f"{path}.value: {row.value} is not within 0 and 10000")
     override = Override(
@@ -202,7 +208,7 @@ def _from_file(number: int, row: _FileOverride) -> Override:
         value=row.value,
         owner=row.owner,
         reason=row.reason,
-        expires_ns=_expires_ns(row.expires),
+        expires_ns=_expires_ns(f"{path}.expires", row.expires),
         source="file",
     )
     fault = _fault(override)
@@ -212,10 +218,12 @@ def _from_file(number: int, row: _FileOverride) -> Override:
     return override
 
 
-def _expires_ns(expires: datetime | float | None) -> int:
+def _expires_ns(path: str, expires: datetime | float | None) -> int:
     if expires is None:
         return 0
     if isinstance(expires, datetime):
         aware = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
-        return round(aware.timestamp()) * NS_PER_S
+        expires = aware.timestamp()
+    if not 0 <= expires <= MAX_TIME_S:
+        raise ConfigError(f"{path}: must lie between 1970 and 2255")
     return round(expires * NS_PER_S)

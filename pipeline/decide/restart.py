@@ -46,17 +46,25 @@ class Restart(Columns):
         self.waiting = False
         """Some pool has not settled since the restart."""
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Remember exported state until its endpoints are known. Raises `Rejected`."""
+    def load(self, state: Mapping[str, Any], parts: Mapping[str, Columns]) -> None:
+        """Remember exported state of `parts` until its endpoints are known.
+
+        Raises `Rejected`, and what numpy raises for values that are not of a column's type.
+        """
         if state.get("version") != VERSION:
             raise Rejected("state_version", f"state of version {state.get('version')!r}")
-        ids, columns = state["ids"], state["columns"]
-        for names in columns.values():
-            if any(len(values) != len(ids) for values in names.values()):
-                raise Rejected("state_shape", "a column has not one value for each endpoint")
+        ids, columns, rules = state["ids"], state["columns"], state["rules"]
+        if len(rules) != len(ids) or not all(isinstance(text, str) for text in (*rules, *ids)):
+            raise Rejected("state_shape", "not one rule for each endpoint")
+        for part, names in columns.items():
+            for name, values in names.items():
+                if len(values) != len(ids):
+                    raise Rejected("state_shape", "a column has not one value for each endpoint")
+                if part in parts and not parts[part].can_hold(name, values):
+                    raise Rejected("state_value", f"column {part}.{name} holds what it cannot")
         self._rows = {endpoint: row for row, endpoint in enumerate(ids)}
         self._columns = columns
-        self._rules = state["rules"]
+        self._rules = rules
         self.saved_wall_ns = int(state["wall_ns"])
         self.waiting = bool(ids)
 

@@ -1,7 +1,7 @@
 """Runs the scorers that the pools ask for and keeps the strongest reasons of each endpoint."""
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from pipeline.decide.scorers import Context, Scored, expected_wait, hardware
 from pipeline.model import MAX_REASONS, Directory, Floats, Int32s, Int64s, ProfileName
 from pipeline.signals import SIGNAL_INDEX
 
+Shown = TypeVar("Shown", Floats, Int32s)
 Scorer: TypeAlias = Callable[[Floats, Context], Scored]
 
 SCORERS: Final[dict[ProfileName, Scorer]] = {
@@ -81,24 +82,30 @@ def _columns(judged: Judged) -> tuple[Floats | Int32s, ...]:
 
 def explain(scored: Scored, context: Context) -> Reasons:
     """The strongest contributions of every endpoint, then what was read and cost nothing."""
-    n = scored.points.shape[1]
-    kept = min(len(scored.points), MAX_REASONS)
+    k, n = scored.points.shape
+    kept = min(k, MAX_REASONS)
     strength = np.abs(scored.points)
     told = np.isin(scored.signals, ALWAYS_TOLD)[:, None] & ~np.isnan(scored.values)
     strength = np.where(strength >= MIN_POINTS, strength, np.where(told, MIN_POINTS / 2, 0.0))
-    slots = np.flatnonzero(strength.max(axis=0) > 0)
-    order = np.argsort(-strength[:, slots], axis=0, kind="stable")[:kept]
-    shown = strength[order, slots] > 0
-    signal = np.full((MAX_REASONS, n), -1, np.int32)
-    observer = np.full((MAX_REASONS, n), -1, np.int32)
-    points = np.zeros((MAX_REASONS, n))
-    value, peer = np.full((MAX_REASONS, n), np.nan), np.full((MAX_REASONS, n), np.nan)
-    signal[:kept, slots] = np.where(shown, scored.signals[order], -1)
-    observer[:kept, slots] = np.where(shown, _observers(scored, context)[order, slots], -1)
-    points[:kept, slots] = np.where(shown, scored.points[order, slots], 0.0)
-    value[:kept, slots] = np.where(shown, scored.values[order, slots], np.nan)
-    peer[:kept, slots] = np.where(shown, scored.peers[order, slots], np.nan)
-    return Reasons(signal.T, value.T, peer.T, points.T, observer.T)
+    by_slot = np.ascontiguousarray(strength.T)
+    order = np.argsort(-by_slot, axis=1, kind="stable")[:, :kept]
+    shown = np.take_along_axis(by_slot, order, axis=1) > 0
+    place = order * n + np.arange(n)[:, None]
+
+    def strongest(terms: Shown, nothing: float) -> Shown:
+        reasons = np.full((n, MAX_REASONS), nothing, terms.dtype)
+        reasons[:, :kept] = np.where(shown, terms.reshape(-1).take(place), nothing)
+        return reasons
+
+    signal = np.full((n, MAX_REASONS), -1, np.int32)
+    signal[:, :kept] = np.where(shown, scored.signals[order], -1)
+    return Reasons(
+        signal=signal,
+        value=strongest(scored.values, np.nan),
+        peer=strongest(scored.peers, np.nan),
+        points=strongest(scored.points, 0.0),
+        observer=strongest(_observers(scored, context), -1),
+    )
 
 
 def _observers(scored: Scored, context: Context) -> Int32s:

@@ -86,9 +86,9 @@ class Weights(Columns):
         else:
             grown = np.ones(self.n)
         self.ramp = np.where(hold, self.ramp, grown)
-        return self._trusted(np.where(hold, 0.0, silence))
+        return self.present(np.where(hold, 0.0, silence))
 
-    def _trusted(self, silence: Floats) -> Floats:
+    def present(self, silence: Floats | float = 0.0) -> Floats:
         """Weights after drift and cap by silence, and after slow start."""
         fresh = self._freshness
         trust = np.interp(silence, [fresh.trusted, fresh.drifted], [1.0, 0.0])

@@ -1,12 +1,11 @@
 """ExportMetricsServiceRequest -> `PointColumns`.
 
-Series key: two uint64 lanes, low and high half of XXH3-128 digests, all arithmetic modulo 2 ** 64:
+A series key is uint64[2], the low and the high half of XXH3-128 digests, added modulo 2 ** 64:
 
     series = metric + RESOURCE * resource + SCOPE * scope + POINT * point
-    metric = XXH3-128(text(name) text(unit) kind temporality monotonic text(scope name)
-                      text(scope version)); text(s) = u32 LE length, bytes as sent; the rest a byte
-    resource, scope, point = sum over attributes of XXH3-128(pair), `pair` as in
-                      `pipeline.decode.values`; of a duplicate key only the first; unparsable: none
+    metric = XXH3-128(text(name) text(unit) kind temporality monotonic text(scope name) text(scope
+             version)); text(s) = u32 LE length, bytes as sent; the rest a byte each
+    others = sum over attributes of XXH3-128(pair), as in `decode.values`; the first of equal keys
 """
 
 from collections.abc import Mapping, Sequence

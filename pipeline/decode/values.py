@@ -11,12 +11,9 @@ out the message. `u32` is little-endian:
 import math
 import re
 import struct
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from pipeline.decode import pruned
-
-Value: TypeAlias = bytes | float | None
-"""What a coercion gives: text, a number, or nothing (absent, not an error)."""
 
 _DECIMAL: Final = re.compile(rb"[+-]?[0-9]{1,40}(\.[0-9]{0,40})?([eE][+-]?[0-9]{1,3})?")
 _NOTHING: Final = frozenset({b"", b"-"})

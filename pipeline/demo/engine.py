@@ -9,13 +9,14 @@ import argparse
 import ctypes
 import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +31,7 @@ SLOT_CONTEXT = 1024  # tokens of prompt and answer together; a longer prompt get
 PROMPT_CACHE_MIB = 1
 LOG_ERRORS = 1  # llama.cpp's own scale; its default writes a dozen lines for every request
 
+PORTS = range(20_000, 32_000)  # Linux takes ports of outgoing connections from 32768 on
 READY_TIMEOUT_S = 20.0  # a start takes 0.2 s on an idle core; the rest is for a busy machine
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.01
@@ -205,8 +207,15 @@ class _Slowdown:
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on at this moment."""
-    return _probe(0)
+    """A TCP port that nothing listens on at this moment.
+
+    Outside of the range from which the system takes ports for outgoing connections: it would give
+    one of those away again before a server binds it.
+    """
+    for port in random.sample(PORTS, len(PORTS)):  # tests in parallel must not meet
+        with suppress(OSError):
+            return _probe(port)
+    raise DependencyLost(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 
 def _probe(port: int) -> int:

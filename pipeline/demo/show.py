@@ -24,6 +24,7 @@ from pipeline.demo.traffic import Attempt, Traffic
 from pipeline.demo.view import EngineLine, Frame, Happening, print_line, screen
 from pipeline.errors import DependencyLost
 from pipeline.model import State
+from pipeline.terminal import in_short
 from pipeline.wire import decisions_pb2 as wire
 
 AGENT_ID: Final = "demo-client"
@@ -105,7 +106,7 @@ class Show:
         ]
 
     async def _perform(self, console: Console | None) -> None:
-        helpers = [
+        tasks = [
             asyncio.create_task(step, name=name)
             for name, step in {
                 "traffic": self._traffic.run(),
@@ -116,12 +117,12 @@ class Show:
         ]
         story = asyncio.create_task(self._play(), name="story")
         try:
-            await asyncio.wait([story, *helpers], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([story, *tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (story, *helpers):
+            for task in (story, *tasks):
                 task.cancel()
-            await asyncio.gather(story, *helpers, return_exceptions=True)
-        for task in (*helpers, story):
+            await asyncio.gather(story, *tasks, return_exceptions=True)
+        for task in (*tasks, story):
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
@@ -262,11 +263,7 @@ async def _follow(client: DecisionsClient, heard: Callable[[View], None]) -> Non
 def _because(endpoint: wire.Endpoint | None) -> str:
     if endpoint is None:
         return ""
-    reasons = (
-        f"{reason.signal} {reason.value:.3g} (peers {reason.peer_median:.3g})"
-        for reason in endpoint.reasons[:3]
-        if reason.points
-    )
+    reasons = (in_short(reason) for reason in endpoint.reasons[:3] if reason.points)
     return "; ".join([*filter(None, [endpoint.rule]), *reasons])
 
 

@@ -14,15 +14,8 @@ from rich.text import Text
 
 from pipeline.demo.measure import Outcome, Row
 from pipeline.model import State
+from pipeline.terminal import STATE_STYLES
 
-STATE_STYLES: Final = {
-    State.HEALTHY: "green",
-    State.DEGRADED: "yellow",
-    State.HALF_OPEN: "cyan",
-    State.OPEN: "red bold",
-    State.DRAINING: "magenta",
-    State.UNKNOWN: "dim",
-}
 SHOWN_EVENTS: Final = 7
 BAR_WIDTH: Final = 10
 BAR_FULL: Final = 1500
@@ -85,7 +78,7 @@ def _engines(lines: Sequence[EngineLine]) -> Table:
     for line in lines:
         table.add_row(
             f"{line.name} :{line.address.rpartition(':')[2]}",
-            Text(line.state.name, STATE_STYLES[line.state]),
+            Text(line.state.name, STATE_STYLES[line.state.name]),
             _weight(line),
             _percent(line.share),
             _ms(line.p50_ms),
@@ -97,7 +90,7 @@ def _engines(lines: Sequence[EngineLine]) -> Table:
 
 def _weight(line: EngineLine) -> Text:
     filled = min(BAR_WIDTH, round(line.weight / BAR_FULL * BAR_WIDTH))
-    return Text.assemble(f"{line.weight:4d} ", ("=" * filled, STATE_STYLES[line.state]))
+    return Text.assemble(f"{line.weight:4d} ", ("=" * filled, STATE_STYLES[line.state.name]))
 
 
 def _one_line(text: str, style: str = "") -> Text:

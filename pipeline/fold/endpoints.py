@@ -46,6 +46,9 @@ XID_COUNT: Final = COMPONENT_INDEX["xid_count"]
 XID_ROW: Final = SIGNAL_INDEX["gpu_xid_last"]
 SWEEP_NS: Final = 10 * NS_PER_S
 CATCH_UP_NS: Final = 30 * NS_PER_S  # a source that fell silent while it caught up
+SET_BACK_S: Final = 30.0
+SET_BACK_INTERVALS: Final = 3.0
+"""Nothing new from a series for so long (the longer one), then an older time: a clock set back."""
 GAP_WEIGHT: Final = 0.2  # of a new gap in the observed interval: about the last ten
 GAP_LIMIT: Final = 4.0  # one outage does not make a fast source a slow one
 _BY_SLOT: Final = {
@@ -53,7 +56,6 @@ _BY_SLOT: Final = {
     "_heard_lag_s": (np.float64, 0.0),
     "_caught_ns": (np.int64, NEVER_NS),
     "_xid": (np.float64, np.nan),
-    "_xid_ns": (np.int64, NEVER_NS),
     "down_samples": (np.int32, 0),
     "up_samples": (np.int32, 0),
 }
@@ -96,7 +98,6 @@ class EndpointFold:
         self._heard_lag_s: Floats
         self._caught_ns: Int64s
         self._xid: Floats
-        self._xid_ns: Int64s
         self.down_samples: Int32s
         """int32[n]: `up = 0` in a row."""
         self.up_samples: Int32s
@@ -108,11 +109,6 @@ class EndpointFold:
     def censored(self) -> Bools:
         """bool[len(SIGNALS), n]: the quantile lies above the top bound, which is given instead."""
         return self._derived.censored
-
-    @property
-    def clamped(self) -> int:
-        """How many ratios of the last derivation were above one."""
-        return self._derived.clamped
 
     def resize(self, n_slots: int) -> None:
         """Have `n_slots` slots (never fewer than before); new ones know nothing."""
@@ -187,10 +183,6 @@ class EndpointFold:
         fastest_s: Floats = np.fmin.reduce(self._components.interval_s, axis=0)
         return fastest_s
 
-    def xid_age_s(self, now: Instant) -> Floats:
-        """float64[n] since the last XID was seen to change; inf = never."""
-        return np.where(self._xid_ns != NEVER_NS, (now.mono_ns - self._xid_ns) / NS_PER_S, np.inf)
-
     def catching_up(self, now: Instant) -> Bools:
         """bool[n]: the endpoint's source replays old data, from which nothing is to be decided."""
         since_ns = max(now.mono_ns - CATCH_UP_NS, 0)  # above `NEVER_NS`
@@ -256,6 +248,10 @@ class EndpointFold:
     def _apply(self, part: Round, now: Instant, dropped: Counter[str]) -> None:
         """Fold at most one point of each series."""
         table, ids, t = self._table, part.ids, part.time_ns
+        quiet_s = (now.mono_ns - table.seen_ns[ids]) / NS_PER_S
+        patience_s = np.fmax(SET_BACK_S, SET_BACK_INTERVALS * table.interval_s[ids])
+        set_back = (t < table.time_ns[ids]) & (quiet_s > patience_s)
+        table.fresh[ids[set_back]] = True
         is_first = table.fresh[ids]
         late = ~is_first & (t <= table.time_ns[ids])
         if late.any():
@@ -278,7 +274,7 @@ class EndpointFold:
         ):
             of_kind = np.flatnonzero(kind == wanted)
             if len(of_kind):
-                fold(part.only(of_kind), now, dropped)
+                fold(part.only(of_kind), dropped)
         self._stamp(part, now)
 
     def _learn_interval(self, part: Round) -> None:
@@ -289,18 +285,19 @@ class EndpointFold:
         learned_s = np.where(np.isnan(old_s), gap_s, mixed_s)
         table.interval_s[ids] = np.where(table.fresh[ids], old_s, learned_s)
 
-    def _fold_gauges(self, part: Round, now: Instant, _: Counter[str]) -> None:
+    def _fold_gauges(self, part: Round, _: Counter[str]) -> None:
         value, component = part.samples.value[part.rows], part.component
-        for wanted, learn in ((UP, self._learn_up), (XID, self._learn_xid)):
+        for wanted, learn in (
+            (UP, self._learn_up),
+            (XID, self._learn_xid),
+            (XID_COUNT, self._learn_xid_count),
+        ):
             rows = np.flatnonzero(component == wanted)
             if len(rows):
-                learn(part.only(rows), now)
-        rows = np.flatnonzero(component == XID_COUNT)
-        if len(rows):
-            self._learn_xid_count(part.only(rows), now)
+                learn(part.only(rows))
         self._table.value[part.ids] = value
 
-    def _learn_up(self, part: Round, _: Instant) -> None:
+    def _learn_up(self, part: Round) -> None:
         is_up = part.samples.value[part.rows] > 0.0
         up, down = part.slot[is_up], part.slot[~is_up]
         self.up_samples[up] += 1
@@ -308,25 +305,24 @@ class EndpointFold:
         self.down_samples[down] += 1
         self.up_samples[down] = 0
 
-    def _learn_xid(self, part: Round, now: Instant) -> None:
+    def _learn_xid(self, part: Round) -> None:
         """The first code is the baseline; only a change is news."""
         value, ids = part.samples.value[part.rows], part.ids
         known = self._table.known[ids]
-        self._news(part, known & (value != self._table.value[ids]) & (value > 0.0), value, now)
+        self._news(part, known & (value != self._table.value[ids]) & (value > 0.0), value)
 
-    def _learn_xid_count(self, part: Round, now: Instant) -> None:
+    def _learn_xid_count(self, part: Round) -> None:
         value, ids = part.samples.value[part.rows], part.ids
         grown = self._table.known[ids] & (value > self._table.value[ids])
         code = part.samples.count[part.rows]
-        self._news(part, grown & ~np.isnan(code), code, now)
+        self._news(part, grown & ~np.isnan(code), code)
 
-    def _news(self, part: Round, changed: Bools, code: Floats, now: Instant) -> None:
+    def _news(self, part: Round, changed: Bools, code: Floats) -> None:
         slot = part.slot
         self._xid[slot] = np.where(np.isnan(self._xid[slot]), 0.0, self._xid[slot])
         self._xid[slot[changed]] = code[changed]
-        self._xid_ns[slot[changed]] = now.mono_ns
 
-    def _fold_counters(self, part: Round, _: Instant, dropped: Counter[str]) -> None:
+    def _fold_counters(self, part: Round, dropped: Counter[str]) -> None:
         table, ids = self._table, part.ids
         value = part.samples.value[part.rows]
         change = self._compare(part, value < table.value[ids], dropped)
@@ -366,7 +362,7 @@ class EndpointFold:
     def _weights(self, ids: Int32s, change: Change) -> tuple[Floats, Floats, Floats]:
         return weights(change, self._table.interval_s[ids], self._config.window_s)
 
-    def _fold_histograms(self, part: Round, _: Instant, dropped: Counter[str]) -> None:
+    def _fold_histograms(self, part: Round, dropped: Counter[str]) -> None:
         table, ids, samples = self._table, part.ids, part.samples
         row = samples.histogram[part.rows]
         has_row = row >= 0
@@ -389,7 +385,7 @@ class EndpointFold:
         more = np.where(whole, count, count - table.count[ids])
         with_sum = ~np.isnan(increase)  # a sum may be missing; the mean then has no samples
         self._add(ids, change, np.where(with_sum, increase, 0.0), np.where(with_sum, more, 0.0))
-        fade, weight, _elapsed_s = self._weights(ids, change)
+        fade, weight, _ = self._weights(ids, change)
         for family, where, counts in groups:
             w = buckets[where]
             self._add_buckets(family, ids[w], counts, whole[w], fade[w], weight[w])

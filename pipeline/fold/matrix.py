@@ -82,7 +82,6 @@ class Derived:
     freshness: Freshness
     censored: Bools
     chosen: np.ndarray[tuple[int, int], np.dtype[np.int8]]
-    clamped: int
 
     @staticmethod
     def nothing(n: int) -> "Derived":
@@ -92,7 +91,6 @@ class Derived:
             Freshness.never(S, n),
             np.zeros((S, n), np.bool_),
             np.full((S, n), -1, np.int8),
-            0,
         )
 
 
@@ -229,11 +227,7 @@ def derive(folded: Folded, components: Freshness, n: int) -> Derived:
             if any(seen[i] for i in way.inputs):
                 _take(derived, row, number, way, folded, components, is_first)
                 is_first = False
-    ratios = derived.value[IS_RATIO]
-    over = ratios > 1.0
-    derived.clamped = int(over.sum())
-    ratios[over] = 1.0
-    derived.value[IS_RATIO] = ratios
+    derived.value[IS_RATIO] = np.minimum(derived.value[IS_RATIO], 1.0)
     return derived
 
 

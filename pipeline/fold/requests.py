@@ -279,7 +279,7 @@ class RequestFold:
             ttft_observer=ttft,
         )
 
-    def heard(self, now: Instant) -> Floats:
+    def heard_age_s(self, now: Instant) -> Floats:
         """float64[n slots]: seconds since a request was last served; inf = never."""
         age = (self._time_ns(now) - self._heard_ns) / NS_PER_S
         return np.where(self._heard_ns == _NEVER, np.inf, np.maximum(age, 0.0))

@@ -1,8 +1,8 @@
 """128-bit series keys -> dense ids, vectorised: open addressing in numpy, no per-key Python.
 
-Enters: `SampleRows.series` (uint64[n, 2]). Leaves: int32 ids below `max_series`,
-stable while the series lives, reused after it was removed. A full index refuses new series and
-counts them; those that it holds go on.
+Enters: `SampleRows.series` (uint64[n, 2]). Leaves: int32 ids below `max_series`, stable while the
+series lives, reused after it was removed. A full index refuses new series and counts them; those
+that it holds go on.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Log-bucket sketches as arrays: counts in buckets whose width grows with the value.
+"""Log-bucket sketches: counts in buckets whose width grows with the value.
 
 The mapping is DDSketch's (Masson, Rim, Lee: VLDB 2019): bucket i holds (gamma^(i-1), gamma^i] with
 gamma = (1 + a) / (1 - a), so a quantile is off by at most the relative error a. Counts are
@@ -6,20 +6,11 @@ integers: merging is addition, and the order of arrival leaves no trace.
 """
 
 import math
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.model import Floats, Int32s, Int64s
-
-DEFAULT_ERROR: Final = 0.01
-LOWEST: Final = 1e-6
-"""One microsecond."""
-HIGHEST: Final = 1e5
-"""A little over a day, in seconds."""
-
-Indices = npt.NDArray[np.intp]
+from pipeline.model import Floats, Int32s
 
 
 class LogBuckets:
@@ -30,11 +21,8 @@ class LogBuckets:
     True
     """
 
-    def __init__(
-        self, relative_error: float = DEFAULT_ERROR, low: float = LOWEST, high: float = HIGHEST
-    ) -> None:
+    def __init__(self, relative_error: float, low: float, high: float) -> None:
         """Cover [low, high] with quantiles off by at most `relative_error`, 0 < it < 1."""
-        self.relative_error = relative_error
         gamma = (1 + relative_error) / (1 - relative_error)
         self._per_log = 1 / math.log(gamma)
         self._first = math.ceil(math.log(low) * self._per_log)
@@ -65,33 +53,3 @@ class LogBuckets:
             at = (cumulated[filled] <= rank[:, None]).sum(axis=1)
             result[i, filled] = self.values[at]
         return result
-
-
-class LogSketch:
-    """Sketches of `rows` streams side by side: int64 counts [rows, buckets]."""
-
-    def __init__(self, rows: int, buckets: LogBuckets | None = None) -> None:
-        """Start empty; sketches that are merged share their buckets' parameters."""
-        self.buckets = LogBuckets() if buckets is None else buckets
-        self.counts: Int64s = np.zeros((rows, self.buckets.n), np.int64)
-
-    def add(self, values: Floats, rows: Indices | Int32s) -> None:
-        """Count values float64[k] into rows int[k]; NaN counts nowhere."""
-        known = np.flatnonzero(~np.isnan(values))
-        index = self.buckets.index(values[known])
-        cells = rows[known].astype(np.int64) * self.buckets.n + index
-        np.add.at(self.counts.reshape(-1), cells, 1)
-
-    def merge(self, other: "LogSketch") -> None:
-        """Add another sketch's counts, row by row."""
-        self.counts += other.counts
-
-    def total(self) -> Int64s:
-        """int64[rows]: how many samples each row holds."""
-        total: Int64s = self.counts.sum(axis=1)
-        return total
-
-    def quantile(self, q: float) -> Floats:
-        """float64[rows]: the q-quantile of each row, NaN without samples."""
-        quantile: Floats = self.buckets.quantiles(self.counts, (q,))[0]
-        return quantile

@@ -152,7 +152,7 @@ def _count(counts: dict[str, int], reason: str, n: int | np.integer) -> None:
         counts[reason] = counts.get(reason, 0) + int(n)
 
 
-# --- which spans are requests ---
+# which spans are requests
 
 
 def _span_observer(columns: SpanColumns, batch: Batch) -> Int32s:
@@ -251,7 +251,7 @@ def _ids(raw: Bytes) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(raw).view(np.uint64).reshape(-1)
 
 
-# --- what is known of each request ---
+# what is known of each request
 
 
 def _span_rows(

@@ -7,16 +7,10 @@ after a change.
 
 from typing import Final
 
+from pipeline.address import NOWHERE, Address, is_ip, parse_address
 from pipeline.clock import NS_PER_S, Instant
 from pipeline.model import Directory
-from pipeline.normalise.addresses import (
-    ANY_PORT,
-    NOWHERE,
-    Address,
-    AddressTable,
-    is_ip,
-    parse_address,
-)
+from pipeline.normalise.address_table import ANY_PORT, AddressTable
 from pipeline.normalise.directory import build_directory
 from pipeline.normalise.endpoint import SERVES_WHERE_SCRAPED, Alias, Endpoint
 from pipeline.normalise.notes import Notes
@@ -51,7 +45,7 @@ class Book:
         self._directory: Directory | None = None
         self._version = 0
 
-    # --- slots and ids ---
+    # slots and ids
 
     def __getitem__(self, slot: int) -> Endpoint:
         """The endpoint in a slot that is in use."""
@@ -106,7 +100,7 @@ class Book:
             self._ids[name] = slot
             self.changed()
 
-    # --- aliases ---
+    # aliases
 
     def owner(self, alias: Alias) -> int:
         """The slot that an alias means, or -1."""
@@ -161,7 +155,7 @@ class Book:
             *sorted((claimant.id, other.id)),
         )
 
-    # --- pools ---
+    # pools
 
     def settle(self, slot: int, now: Instant) -> None:
         """Choose the pool again, and with it the serving port, after facts have changed."""
@@ -192,7 +186,7 @@ class Book:
         chosen = self.pools.config(endpoint.pool).membership == "telemetry"
         return chosen and endpoint.is_reported and not endpoint.is_replaced
 
-    # --- what is derived ---
+    # what is derived
 
     def changed(self) -> None:
         """Forget what is derived."""

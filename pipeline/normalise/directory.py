@@ -37,5 +37,5 @@ def build_directory(
         role=np.array([row.role for row in rows], np.uint8),
         known=np.array([row is not _NOBODY for row in rows], np.bool_),
         member=np.array([*members, *[False] * padding], np.bool_),
-        draining=np.zeros(size, np.bool_),
+        draining=np.array([row.is_draining for row in rows], np.bool_),
     )

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from pipeline.address import NOWHERE, Address
 from pipeline.model import Role
-from pipeline.normalise.addresses import NOWHERE, Address, is_ip
 
 ROLES: Final = {"both": Role.BOTH, "prefill": Role.PREFILL, "decode": Role.DECODE}
 
@@ -15,6 +15,9 @@ SERVES_WHERE_SCRAPED: Final = frozenset({"vllm", "sglang", "trtllm", "llamacpp"}
 
 MAX_ALIASES: Final = 8
 """Of one kind and endpoint: random instance ids and pod uids of earlier lives are dropped."""
+
+MAX_NAME: Final = 512
+"""Characters of a name that is kept; the longest DNS name has 253."""
 
 MAX_MODELS: Final = 64
 """Models remembered of one endpoint; names come from senders."""
@@ -49,6 +52,8 @@ class Endpoint:
     listed: str = ""
     """The pool whose membership list names it."""
     listed_at: Address = NOWHERE
+    is_draining: bool = False
+    """So says the membership list."""
     target: Address = NOWHERE
     """Where it is scraped."""
     serving: Address = NOWHERE
@@ -72,7 +77,7 @@ class Endpoint:
         for address in (self.listed_at, self.address_claim, self.called_at, self.serving):
             if address.port:
                 return address
-        if self.engine in SERVES_WHERE_SCRAPED and is_ip(self.target.host) and self.target.port:
+        if self.engine in SERVES_WHERE_SCRAPED and self.target.is_ip_and_port:
             return self.target
         return NOWHERE
 
@@ -88,6 +93,7 @@ class Endpoint:
             self.pool,
             self.role,
             self.listed,
+            self.is_draining,
             self.is_reported,
             self.is_replaced,
             self.merged_until_ns > 0,
@@ -112,6 +118,15 @@ class Endpoint:
             if str(getattr(self, name)) == alias.text:
                 setattr(self, name, NOWHERE)
                 self.is_replaced = True
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` may name something: senders choose it, terminals and tables hold it.
+
+    >>> is_name("chat/vllm-0"), is_name("a" + chr(27)), is_name("x" * 1000)
+    (True, False, False)
+    """
+    return len(text) <= MAX_NAME and text.isprintable()
 
 
 def default_id(cluster: str, namespace: str, pod: str, place: str, local_namespace: str) -> str:

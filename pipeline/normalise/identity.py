@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 import numpy as np
 
+from pipeline.address import NOWHERE, Address, is_ip, is_local_peer, parse_address
 from pipeline.clock import NS_PER_S, Instant
 from pipeline.model import (
     Attributes,
@@ -24,17 +25,11 @@ from pipeline.model import (
     Role,
     Sender,
 )
-from pipeline.normalise.addresses import (
-    ANY_PORT,
-    NOWHERE,
-    Address,
-    is_ip,
-    is_local_peer,
-    parse_address,
-)
+from pipeline.normalise.address_table import ANY_PORT
 from pipeline.normalise.book import Book
 from pipeline.normalise.endpoint import (
     MAX_MODELS,
+    MAX_NAME,
     ROLES,
     Alias,
     Endpoint,
@@ -78,7 +73,7 @@ class Identity:
         """Static members are known at once; `ConfigError` if their list is unusable."""
         self._config = config
         self._book = Book(Pools(pools, config.max_pools), config.max_endpoints)
-        self._resources = Resources(config.cluster)
+        self._resources = Resources(config.cluster, self._book.notes)
         ports = sorted({p.serving_port for p in pools if p.serving_port is not None})
         self._targets = Targets(self._book, ports)
         self._interleaving = Interleaving()
@@ -89,7 +84,7 @@ class Identity:
                 check_members(pool.members, f"pool {pool.name!r}")
                 self.set_members(pool.name, pool.members)
 
-    # --- what the other stages read ---
+    # what the other stages read
 
     def directory(self) -> Directory:
         """Everybody known, by slot; the same object until something changes."""
@@ -114,7 +109,7 @@ class Identity:
         """What there is to tell since the last call, and counts by reason."""
         return self._book.notes.take(), self._book.notes.take_counts()
 
-    # --- resources ---
+    # resources
 
     def scraped(
         self,
@@ -225,7 +220,7 @@ class Identity:
             endpoint.id,
         )
 
-    # --- addresses and places ---
+    # addresses and places
 
     def by_address(self, host: Int32s, port: Int32s, strings: Dictionary) -> Int32s:
         """int32[n]: slots of (host code, port) rows, port 0 = not given; -1 = unknown.
@@ -283,13 +278,14 @@ class Identity:
         self._book.claim_free(Alias("address", endpoint.cluster, str(address)), slot)
         self._book.changed()
 
-    # --- explicit claims ---
+    # explicit claims
 
     def explicit(self, endpoint: str, pool: str, address: str, sender: Sender, now: Instant) -> int:
         """The slot of an explicitly named endpoint, made known if need be; -1 when refused."""
         if not sender.rights & Rights.IDENTITY:
-            self._refuse_claims((endpoint, pool, address), sender)
+            self._refuse_claims((endpoint[:MAX_NAME], pool, address), sender)
             return -1
+        endpoint = self._book.notes.name("tailrace.endpoint", endpoint)
         return self._named(endpoint, pool, address, "", now) if endpoint else -1
 
     def named(self, codes: Int32s, strings: Dictionary, sender: Sender, now: Instant) -> Int32s:
@@ -339,7 +335,7 @@ class Identity:
         endpoint = self._book[slot]
         endpoint.pool_claim = pool or endpoint.pool_claim
         parsed = parse_address(address)
-        if parsed.port and is_ip(parsed.host):
+        if parsed.is_ip_and_port:
             endpoint.address_claim = parsed
             self._book.claim(Alias("address", endpoint.cluster, str(parsed)), slot, now)
         elif address:
@@ -350,7 +346,7 @@ class Identity:
                 address,
             )
 
-    # --- learning ---
+    # learning
 
     def _create(self, facts: Facts, explicit: str, is_local: bool, now: Instant) -> int:
         place = facts.place(is_local)
@@ -407,7 +403,7 @@ class Identity:
             self._book[slot].role = role
             self._book.changed()
 
-    # --- membership ---
+    # membership
 
     def set_members(self, pool: str, members: Iterable[Member]) -> tuple[str, ...]:
         """Replace a pool's membership; returns notes. An unusable list changes nothing."""
@@ -431,6 +427,7 @@ class Identity:
         for slot, endpoint in self._book.live():
             if endpoint.listed == pool and slot not in listed:
                 endpoint.listed, endpoint.listed_at = "", NOWHERE
+                endpoint.is_draining = False
                 self._book.settle(slot, _NO_TIME)
         self._book.changed()
         return tuple(notes)
@@ -452,12 +449,13 @@ class Identity:
         endpoint.node = member.node or endpoint.node
         endpoint.zone = member.zone or endpoint.zone
         endpoint.role = ROLES[member.role]
+        endpoint.is_draining = member.draining
         endpoint.is_replaced = False
         self._book.rename(slot, member.id)
         self._book.claim_listed(slot)
         self._book.settle(slot, _NO_TIME)
 
-    # --- time and restarts ---
+    # time and restarts
 
     def retired(self, now: Instant) -> Int32s:
         """int32 slots to forget now, ascending: no members, silent for `forget_after_s`.

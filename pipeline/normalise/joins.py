@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from pipeline.address import MAX_PORT, NOWHERE, Address, parse_address, parse_url
 from pipeline.clock import Instant
 from pipeline.model import (
     Attributes,
@@ -19,7 +20,6 @@ from pipeline.model import (
     RequestRows,
     Sender,
 )
-from pipeline.normalise.addresses import NOWHERE, Address, parse_address, parse_url
 from pipeline.normalise.batch import Batch, Indices
 
 MAX_PARSED: Final = 4096
@@ -126,7 +126,7 @@ def _by_columns(
 
 def _ports(batch: Batch, key: str, at: Indices) -> Int32s:
     port = batch.number((key,))[at]
-    valid = (port >= 1) & (port <= 65_535)
+    valid = (port >= 1) & (port <= MAX_PORT)
     return np.where(valid, port, 0).astype(np.int32)
 
 

@@ -1,19 +1,20 @@
 """Membership lists: which endpoints may receive requests, from configuration or a file.
 
 Files are Prometheus file_sd, JSON or YAML: a list of `{targets: [ip:port, ..], labels: {..}}`. The
-labels id, node, zone and role are understood, `__meta_*` and others ignored. An unusable file is a
-`MembershipError` that names the entry, and the caller keeps the list it has.
+labels id, node, zone, role and draining are understood, `__meta_*` and others ignored. An unusable
+file is a `MembershipError` that names the entry, and the caller keeps the list it has.
 """
 
 from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
-import yaml
 
+from pipeline.address import Address, is_ip, parse_address
 from pipeline.errors import ConfigError
 from pipeline.model import Member
-from pipeline.normalise.addresses import Address, is_ip, parse_address
+from pipeline.normalise.endpoint import is_name
+from pipeline.yaml_text import parse_yaml
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 """Far above 16,384 endpoints; a runaway file must not take the memory."""
@@ -60,6 +61,9 @@ def check_members(members: Iterable[Member], where: str) -> None:
             address = str(serving_address(member.address))
         except MembershipError as error:
             raise MembershipError(f"{where}: member {i}: {error}") from None
+        for label in ("id", "node", "zone"):
+            if not is_name(getattr(member, label)):
+                raise MembershipError(f"{where}: member {i}: {label} is too long or not printable")
         for name in {address, member.id} - {""}:
             if seen.setdefault(name, i) != i:
                 raise MembershipError(f"{where}: member {i}: {name!r} is listed twice")
@@ -69,8 +73,11 @@ def _groups(data: bytes, path: str) -> list[_Group]:
     try:
         if path.endswith(".json"):
             return msgspec.json.decode(data, type=list[_Group])
-        return msgspec.convert(yaml.safe_load(data) or [], type=list[_Group])
-    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        document = parse_yaml(data.decode("utf-8"))
+        if document is None:  # perhaps caught while it is being written
+            raise MembershipError("is empty; a list of nobody is []")
+        return msgspec.convert(document, type=list[_Group])
+    except (msgspec.MsgspecError, ConfigError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise MembershipError(f"{path}: {reason}") from None
 
@@ -91,7 +98,14 @@ def _members(groups: list[_Group], path: str) -> Iterable[Member]:
                 node=labels.get("node", ""),
                 zone=labels.get("zone", ""),
                 role=_role(labels.get("role", "both"), f"{path}: [{g}].labels.role"),
+                draining=_flag(labels.get("draining", "false"), f"{path}: [{g}].labels.draining"),
             )
+
+
+def _flag(text: str, where: str) -> bool:
+    if text not in {"true", "false"}:
+        raise MembershipError(f"{where}: {text!r} is neither true nor false")
+    return text == "true"
 
 
 def _role(name: str, where: str) -> RoleName:

@@ -6,6 +6,8 @@ Both are bounded: a sentence is told once for its key, and keys are forgotten wh
 from collections import Counter
 from typing import Final
 
+from pipeline.normalise.endpoint import MAX_NAME, is_name
+
 MAX_PENDING: Final = 64
 MAX_KEYS: Final = 4096
 
@@ -36,6 +38,18 @@ class Notes:
         """Tell `text`, once for `key`."""
         if self.is_new(*key) and len(self._pending) < MAX_PENDING:
             self._pending.append(text)
+
+    def name(self, key: str, text: str) -> str:
+        """`text`, the value of `key`, if it may name something; else "", counted `bad_name`."""
+        if is_name(text):
+            return text
+        self.count("bad_name")
+        self.tell(
+            f"{key} {text[:80]!r} is ignored: longer than {MAX_NAME} characters or not printable",
+            "bad_name",
+            key,
+        )
+        return ""
 
     def take(self) -> tuple[str, ...]:
         """The sentences since the last call."""

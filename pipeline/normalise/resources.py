@@ -10,16 +10,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.model import Attributes, Dictionary, UInt64s
-from pipeline.normalise.addresses import (
+from pipeline.address import (
     NOWHERE,
     Address,
     canonical_host,
     is_ip,
-    is_loopback,
+    is_own_machine,
     parse_address,
 )
+from pipeline.model import Attributes, Dictionary, UInt64s
 from pipeline.normalise.endpoint import Alias
+from pipeline.normalise.notes import Notes
 from pipeline.symbols import hash64
 
 MAX_REMEMBERED: Final = 16_384
@@ -74,7 +75,7 @@ class Facts(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether the target means the sender's own machine."""
-        return self.target.port > 0 and is_loopback(self.target.host)
+        return self.target.port > 0 and is_own_machine(self.target.host)
 
     @property
     def has_random_instance(self) -> bool:
@@ -112,8 +113,8 @@ def local_alias(facts: Facts) -> Alias:
 
 def reachable(target: Address, is_local: bool) -> Address:
     """For a sender on this machine, loopback names as the address that reaches them."""
-    is_literal = is_ip(target.host) and target.host not in {"0.0.0.0", "::"}  # noqa: S104
-    if is_local and is_loopback(target.host) and not is_literal:
+    is_literal = is_ip(target.host) and target.host not in {"0.0.0.0", "::"}  # noqa: S104  # compared, not bound
+    if is_local and is_own_machine(target.host) and not is_literal:
         return Address("127.0.0.1", target.port)
     return target
 
@@ -121,9 +122,10 @@ def reachable(target: Address, is_local: bool) -> Address:
 class Resources:
     """Reads `Facts` from resource columns."""
 
-    def __init__(self, local_cluster: str) -> None:
-        """`local_cluster` is written "" in every `Facts`."""
+    def __init__(self, local_cluster: str, notes: Notes) -> None:
+        """`local_cluster` is written "" in every `Facts`; text that is no name is noted."""
         self._local_cluster = local_cluster
+        self._notes = notes
         self._seen: dict[tuple[str, ...], Facts] = {}
 
     def read(self, resources: Attributes, strings: Dictionary) -> list[Facts]:
@@ -137,7 +139,7 @@ class Resources:
                 continue
             for code in np.unique(codes).tolist():
                 if code not in texts:
-                    texts[code] = strings.text(code)
+                    texts[code] = self._notes.name(key, strings.text(code))
             columns.append([texts[code] for code in codes.tolist()])
         return [self._facts(values) for values in zip(*columns, strict=True)]
 

@@ -7,8 +7,8 @@ same host are one endpoint.
 
 from collections.abc import Sequence
 
+from pipeline.address import NOWHERE, Address
 from pipeline.clock import Instant
-from pipeline.normalise.addresses import NOWHERE, Address
 from pipeline.normalise.book import Book
 from pipeline.normalise.endpoint import Alias
 from pipeline.normalise.resources import Facts, local_alias, reachable, strong_aliases

@@ -123,7 +123,6 @@ def pool_record(pool: PoolDecision) -> bytes:
             wire.Pool(
                 name=pool.name,
                 authority=wire.Authority.Name(int(pool.authority)),
-                policy=pool.policy,
                 frozen=pool.frozen,
                 off=pool.off,
                 note=pool.note,

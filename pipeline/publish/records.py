@@ -355,9 +355,9 @@ class _Records:
         """Take up who is `present` now, in id order."""
         if np.array_equal(present, self.present) and not (moved & present).any():
             return
-        slots = np.flatnonzero(present)
-        ids = np.array([snapshot.directory.id[slot] for slot in slots.tolist()], dtype=np.str_)
-        self._order = slots[np.argsort(ids, kind="stable")]
+        ids = snapshot.directory.id
+        slots = sorted(np.flatnonzero(present).tolist(), key=ids.__getitem__)
+        self._order = np.array(slots, np.intp)
         self.present = present.copy()
         self._frozen = None
 

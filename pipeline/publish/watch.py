@@ -7,7 +7,6 @@ watchers that stand at the same epoch. Silence means loss: heartbeats fill quiet
 
 import asyncio
 import contextlib
-import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -17,6 +16,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as WireMessage
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from pipeline.address import is_loopback, split_listen
 from pipeline.errors import ConfigError, DependencyLost, Overloaded, Rejected
 from pipeline.journal import Operation
 from pipeline.model import Override
@@ -155,7 +155,8 @@ class DecisionsServer:
         self, config: PublishConfig, board: Board, operate: Operate, telemetry: Telemetry
     ) -> None:
         """Nothing is bound yet. `ConfigError` for an address that may not be listened on."""
-        if not (config.plaintext_off_loopback or _is_loopback(config.listen)):
+        self._host, _ = split_listen("publish.listen", config.listen)
+        if not (config.plaintext_off_loopback or is_loopback(config.listen)):
             raise ConfigError(
                 f"publish.listen: {config.listen} is reachable from other machines without "
                 "authentication; set publish.plaintext_off_loopback to allow it"
@@ -210,8 +211,7 @@ class DecisionsServer:
             port = self._server.add_insecure_port(self._config.listen)
         except RuntimeError as error:
             raise ConfigError(f"publish.listen: cannot listen on {self._config.listen}") from error
-        host = self._config.listen.rpartition(":")[0]
-        return f"{host}:{port}"
+        return f"{self._host}:{port}"
 
     def _handlers(self) -> tuple[Any, ...]:
         unary = grpc.unary_unary_rpc_method_handler
@@ -335,11 +335,3 @@ async def _refusals(context: Any) -> AsyncIterator[None]:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.description)
     except (Overloaded, DependencyLost) as error:
         await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-
-
-def _is_loopback(listen: str) -> bool:
-    host = listen.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -17,9 +17,9 @@ import msgspec
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from pipeline.address import is_loopback, peer_host, split_listen
 from pipeline.errors import ConfigError, DependencyLost, Overloaded, Rejected
 from pipeline.model import Config, OtlpSignal, Receipt
-from pipeline.receive.address import is_loopback, peer_host, split_listen
 from pipeline.receive.admission import Admission, Limits
 from pipeline.receive.google_rpc import bad_request_trailers, partial_success, retry_trailers
 from pipeline.telemetry import Telemetry

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpipeline/wire/decisions.proto\x12\x0btailrace.v1\"<\n\nGetRequest\x12\r\n\x05pools\x18\x01 \x03(\t\x12\x1f\n\x04view\x18\x02 \x01(\x0e\x32\x11.tailrace.v1.View\"q\n\x0cWatchRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\r\n\x05pools\x18\x02 \x03(\t\x12\x1f\n\x04view\x18\x03 \x01(\x0e\x32\x11.tailrace.v1.View\x12\x10\n\x08instance\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"\xbd\x02\n\x08Snapshot\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0ctime_unix_ns\x18\x02 \x01(\x06\x12\x14\n\x0cvalid_for_ms\x18\x03 \x01(\r\x12\x10\n\x08instance\x18\x04 \x01(\t\x12\x0c\n\x04\x66ull\x18\x05 \x01(\x08\x12\x12\n\nfrom_epoch\x18\x06 \x01(\x04\x12(\n\tendpoints\x18\x07 \x03(\x0b\x32\x15.tailrace.v1.Endpoint\x12\'\n\x07removed\x18\x08 \x03(\x0b\x32\x16.tailrace.v1.Tombstone\x12 \n\x05pools\x18\t \x03(\x0b\x32\x11.tailrace.v1.Pool\x12\"\n\x06\x65vents\x18\n \x03(\x0b\x32\x12.tailrace.v1.Event\x12)\n\tunmatched\x18\x0b \x03(\x0b\x32\x16.tailrace.v1.Unmatched\"\xdf\x02\n\x08\x45ndpoint\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04zone\x18\x04 \x01(\t\x12\x0e\n\x06weight\x18\x05 \x01(\r\x12!\n\x05state\x18\x06 \x01(\x0e\x32\x12.tailrace.v1.State\x12\x11\n\tadmission\x18\x07 \x01(\x02\x12\x0c\n\x04node\x18\x10 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x11 \x01(\t\x12\x0c\n\x04role\x18\x12 \x01(\t\x12\x0e\n\x06models\x18\x13 \x03(\t\x12\x12\n\nconfidence\x18\x14 \x01(\x02\x12$\n\x07reasons\x18\x15 \x03(\x0b\x32\x13.tailrace.v1.Reason\x12\x0c\n\x04rule\x18\x16 \x01(\t\x12\x16\n\x0e\x64\x65\x63ided_weight\x18\x17 \x01(\r\x12)\n\rdecided_state\x18\x18 \x01(\x0e\x32\x12.tailrace.v1.State\x12\r\n\x05score\x18\x19 \x01(\x02\"^\n\x06Reason\x12\x0e\n\x06signal\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x13\n\x0bpeer_median\x18\x03 \x01(\x01\x12\x0e\n\x06points\x18\x04 \x01(\x01\x12\x10\n\x08observer\x18\x05 \x01(\t\"&\n\tTombstone\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"z\n\x04Pool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tauthority\x18\x02 \x01(\x0e\x32\x16.tailrace.v1.Authority\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\x0e\n\x06\x66rozen\x18\x04 \x01(\x08\x12\x0b\n\x03off\x18\x05 \x01(\x08\x12\x0c\n\x04note\x18\x06 \x01(\t\"Y\n\x05\x45vent\x12\x14\n\x0ctime_unix_ns\x18\x01 \x01(\x06\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x0c\n\x04pool\x18\x04 \x01(\t\x12\x0c\n\x04text\x18\x05 \x01(\t\"$\n\tUnmatched\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\"\xcc\x03\n\x08Override\x12*\n\x05scope\x18\x01 \x01(\x0e\x32\x1b.tailrace.v1.Override.Scope\x12\x0e\n\x06target\x18\x02 \x01(\t\x12,\n\x06\x61\x63tion\x18\x03 \x01(\x0e\x32\x1c.tailrace.v1.Override.Action\x12\r\n\x05value\x18\x04 \x01(\r\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ns\x18\x07 \x01(\x06\x12\x0e\n\x06source\x18\x08 \x01(\t\"a\n\x05Scope\x12\x15\n\x11SCOPE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSCOPE_ENDPOINT\x10\x01\x12\x0e\n\nSCOPE_NODE\x10\x02\x12\x0e\n\nSCOPE_POOL\x10\x03\x12\r\n\tSCOPE_ALL\x10\x04\"\x9b\x01\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x0e\n\nACTION_PIN\x10\x01\x12\x0e\n\nACTION_CAP\x10\x02\x12\x10\n\x0c\x41\x43TION_DRAIN\x10\x03\x12\x12\n\x0e\x41\x43TION_EXCLUDE\x10\x04\x12\x0f\n\x0b\x41\x43TION_HOLD\x10\x05\x12\x12\n\x0e\x41\x43TION_NEUTRAL\x10\x06\x12\x0e\n\nACTION_OFF\x10\x07\"=\n\x12SetOverrideRequest\x12\'\n\x08override\x18\x01 \x01(\x0b\x32\x15.tailrace.v1.Override\"?\n\x13SetOverrideResponse\x12(\n\toverrides\x18\x01 \x03(\x0b\x32\x15.tailrace.v1.Override\"S\n\x15RemoveOverrideRequest\x12*\n\x05scope\x18\x01 \x01(\x0e\x32\x1b.tailrace.v1.Override.Scope\x12\x0e\n\x06target\x18\x02 \x01(\t\"S\n\x16RemoveOverrideResponse\x12\x0f\n\x07removed\x18\x01 \x01(\x08\x12(\n\toverrides\x18\x02 \x03(\x0b\x32\x15.tailrace.v1.Override\"\x16\n\x14ListOverridesRequest\"A\n\x15ListOverridesResponse\x12(\n\toverrides\x18\x01 \x03(\x0b\x32\x15.tailrace.v1.Override*\'\n\x04View\x12\x10\n\x0cVIEW_ROUTING\x10\x00\x12\r\n\tVIEW_FULL\x10\x01*z\n\x05State\x12\x11\n\rSTATE_UNKNOWN\x10\x00\x12\x11\n\rSTATE_HEALTHY\x10\x01\x12\x12\n\x0eSTATE_DEGRADED\x10\x02\x12\x0e\n\nSTATE_OPEN\x10\x03\x12\x13\n\x0fSTATE_HALF_OPEN\x10\x04\x12\x12\n\x0eSTATE_DRAINING\x10\x05*^\n\tAuthority\x12\x15\n\x11\x41UTHORITY_OBSERVE\x10\x00\x12\x12\n\x0e\x41UTHORITY_VETO\x10\x01\x12\x13\n\x0f\x41UTHORITY_WEIGH\x10\x02\x12\x11\n\rAUTHORITY_ACT\x10\x03\x32\x7f\n\tDecisions\x12\x35\n\x03Get\x12\x17.tailrace.v1.GetRequest\x1a\x15.tailrace.v1.Snapshot\x12;\n\x05Watch\x12\x19.tailrace.v1.WatchRequest\x1a\x15.tailrace.v1.Snapshot0\x01\x32\x8f\x02\n\x08Operator\x12P\n\x0bSetOverride\x12\x1f.tailrace.v1.SetOverrideRequest\x1a .tailrace.v1.SetOverrideResponse\x12Y\n\x0eRemoveOverride\x12\".tailrace.v1.RemoveOverrideRequest\x1a#.tailrace.v1.RemoveOverrideResponse\x12V\n\rListOverrides\x12!.tailrace.v1.ListOverridesRequest\x1a\".tailrace.v1.ListOverridesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpipeline/wire/decisions.proto\x12\x0btailrace.v1\"<\n\nGetRequest\x12\r\n\x05pools\x18\x01 \x03(\t\x12\x1f\n\x04view\x18\x02 \x01(\x0e\x32\x11.tailrace.v1.View\"q\n\x0cWatchRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\r\n\x05pools\x18\x02 \x03(\t\x12\x1f\n\x04view\x18\x03 \x01(\x0e\x32\x11.tailrace.v1.View\x12\x10\n\x08instance\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"\xbd\x02\n\x08Snapshot\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0ctime_unix_ns\x18\x02 \x01(\x06\x12\x14\n\x0cvalid_for_ms\x18\x03 \x01(\r\x12\x10\n\x08instance\x18\x04 \x01(\t\x12\x0c\n\x04\x66ull\x18\x05 \x01(\x08\x12\x12\n\nfrom_epoch\x18\x06 \x01(\x04\x12(\n\tendpoints\x18\x07 \x03(\x0b\x32\x15.tailrace.v1.Endpoint\x12\'\n\x07removed\x18\x08 \x03(\x0b\x32\x16.tailrace.v1.Tombstone\x12 \n\x05pools\x18\t \x03(\x0b\x32\x11.tailrace.v1.Pool\x12\"\n\x06\x65vents\x18\n \x03(\x0b\x32\x12.tailrace.v1.Event\x12)\n\tunmatched\x18\x0b \x03(\x0b\x32\x16.tailrace.v1.Unmatched\"\xdf\x02\n\x08\x45ndpoint\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04zone\x18\x04 \x01(\t\x12\x0e\n\x06weight\x18\x05 \x01(\r\x12!\n\x05state\x18\x06 \x01(\x0e\x32\x12.tailrace.v1.State\x12\x11\n\tadmission\x18\x07 \x01(\x02\x12\x0c\n\x04node\x18\x10 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x11 \x01(\t\x12\x0c\n\x04role\x18\x12 \x01(\t\x12\x0e\n\x06models\x18\x13 \x03(\t\x12\x12\n\nconfidence\x18\x14 \x01(\x02\x12$\n\x07reasons\x18\x15 \x03(\x0b\x32\x13.tailrace.v1.Reason\x12\x0c\n\x04rule\x18\x16 \x01(\t\x12\x16\n\x0e\x64\x65\x63ided_weight\x18\x17 \x01(\r\x12)\n\rdecided_state\x18\x18 \x01(\x0e\x32\x12.tailrace.v1.State\x12\r\n\x05score\x18\x19 \x01(\x02\"^\n\x06Reason\x12\x0e\n\x06signal\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x13\n\x0bpeer_median\x18\x03 \x01(\x01\x12\x0e\n\x06points\x18\x04 \x01(\x01\x12\x10\n\x08observer\x18\x05 \x01(\t\"&\n\tTombstone\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"j\n\x04Pool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\tauthority\x18\x02 \x01(\x0e\x32\x16.tailrace.v1.Authority\x12\x0e\n\x06\x66rozen\x18\x04 \x01(\x08\x12\x0b\n\x03off\x18\x05 \x01(\x08\x12\x0c\n\x04note\x18\x06 \x01(\t\"Y\n\x05\x45vent\x12\x14\n\x0ctime_unix_ns\x18\x01 \x01(\x06\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x0c\n\x04pool\x18\x04 \x01(\t\x12\x0c\n\x04text\x18\x05 \x01(\t\"$\n\tUnmatched\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\"\xcc\x03\n\x08Override\x12*\n\x05scope\x18\x01 \x01(\x0e\x32\x1b.tailrace.v1.Override.Scope\x12\x0e\n\x06target\x18\x02 \x01(\t\x12,\n\x06\x61\x63tion\x18\x03 \x01(\x0e\x32\x1c.tailrace.v1.Override.Action\x12\r\n\x05value\x18\x04 \x01(\r\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ns\x18\x07 \x01(\x06\x12\x0e\n\x06source\x18\x08 \x01(\t\"a\n\x05Scope\x12\x15\n\x11SCOPE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSCOPE_ENDPOINT\x10\x01\x12\x0e\n\nSCOPE_NODE\x10\x02\x12\x0e\n\nSCOPE_POOL\x10\x03\x12\r\n\tSCOPE_ALL\x10\x04\"\x9b\x01\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x0e\n\nACTION_PIN\x10\x01\x12\x0e\n\nACTION_CAP\x10\x02\x12\x10\n\x0c\x41\x43TION_DRAIN\x10\x03\x12\x12\n\x0e\x41\x43TION_EXCLUDE\x10\x04\x12\x0f\n\x0b\x41\x43TION_HOLD\x10\x05\x12\x12\n\x0e\x41\x43TION_NEUTRAL\x10\x06\x12\x0e\n\nACTION_OFF\x10\x07\"=\n\x12SetOverrideRequest\x12\'\n\x08override\x18\x01 \x01(\x0b\x32\x15.tailrace.v1.Override\"?\n\x13SetOverrideResponse\x12(\n\toverrides\x18\x01 \x03(\x0b\x32\x15.tailrace.v1.Override\"S\n\x15RemoveOverrideRequest\x12*\n\x05scope\x18\x01 \x01(\x0e\x32\x1b.tailrace.v1.Override.Scope\x12\x0e\n\x06target\x18\x02 \x01(\t\"S\n\x16RemoveOverrideResponse\x12\x0f\n\x07removed\x18\x01 \x01(\x08\x12(\n\toverrides\x18\x02 \x03(\x0b\x32\x15.tailrace.v1.Override\"\x16\n\x14ListOverridesRequest\"A\n\x15ListOverridesResponse\x12(\n\toverrides\x18\x01 \x03(\x0b\x32\x15.tailrace.v1.Override*\'\n\x04View\x12\x10\n\x0cVIEW_ROUTING\x10\x00\x12\r\n\tVIEW_FULL\x10\x01*z\n\x05State\x12\x11\n\rSTATE_UNKNOWN\x10\x00\x12\x11\n\rSTATE_HEALTHY\x10\x01\x12\x12\n\x0eSTATE_DEGRADED\x10\x02\x12\x0e\n\nSTATE_OPEN\x10\x03\x12\x13\n\x0fSTATE_HALF_OPEN\x10\x04\x12\x12\n\x0eSTATE_DRAINING\x10\x05*^\n\tAuthority\x12\x15\n\x11\x41UTHORITY_OBSERVE\x10\x00\x12\x12\n\x0e\x41UTHORITY_VETO\x10\x01\x12\x13\n\x0f\x41UTHORITY_WEIGH\x10\x02\x12\x11\n\rAUTHORITY_ACT\x10\x03\x32\x7f\n\tDecisions\x12\x35\n\x03Get\x12\x17.tailrace.v1.GetRequest\x1a\x15.tailrace.v1.Snapshot\x12;\n\x05Watch\x12\x19.tailrace.v1.WatchRequest\x1a\x15.tailrace.v1.Snapshot0\x01\x32\x8f\x02\n\x08Operator\x12P\n\x0bSetOverride\x12\x1f.tailrace.v1.SetOverrideRequest\x1a .tailrace.v1.SetOverrideResponse\x12Y\n\x0eRemoveOverride\x12\".tailrace.v1.RemoveOverrideRequest\x1a#.tailrace.v1.RemoveOverrideResponse\x12V\n\rListOverrides\x12!.tailrace.v1.ListOverridesRequest\x1a\".tailrace.v1.ListOverridesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pipeline.wire.decisions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VIEW']._serialized_start=2138
-  _globals['_VIEW']._serialized_end=2177
-  _globals['_STATE']._serialized_start=2179
-  _globals['_STATE']._serialized_end=2301
-  _globals['_AUTHORITY']._serialized_start=2303
-  _globals['_AUTHORITY']._serialized_end=2397
+  _globals['_VIEW']._serialized_start=2122
+  _globals['_VIEW']._serialized_end=2161
+  _globals['_STATE']._serialized_start=2163
+  _globals['_STATE']._serialized_end=2285
+  _globals['_AUTHORITY']._serialized_start=2287
+  _globals['_AUTHORITY']._serialized_end=2381
   _globals['_GETREQUEST']._serialized_start=46
   _globals['_GETREQUEST']._serialized_end=106
   _globals['_WATCHREQUEST']._serialized_start=108
@@ -50,31 +50,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOMBSTONE']._serialized_start=993
   _globals['_TOMBSTONE']._serialized_end=1031
   _globals['_POOL']._serialized_start=1033
-  _globals['_POOL']._serialized_end=1155
-  _globals['_EVENT']._serialized_start=1157
-  _globals['_EVENT']._serialized_end=1246
-  _globals['_UNMATCHED']._serialized_start=1248
-  _globals['_UNMATCHED']._serialized_end=1284
-  _globals['_OVERRIDE']._serialized_start=1287
-  _globals['_OVERRIDE']._serialized_end=1747
-  _globals['_OVERRIDE_SCOPE']._serialized_start=1492
-  _globals['_OVERRIDE_SCOPE']._serialized_end=1589
-  _globals['_OVERRIDE_ACTION']._serialized_start=1592
-  _globals['_OVERRIDE_ACTION']._serialized_end=1747
-  _globals['_SETOVERRIDEREQUEST']._serialized_start=1749
-  _globals['_SETOVERRIDEREQUEST']._serialized_end=1810
-  _globals['_SETOVERRIDERESPONSE']._serialized_start=1812
-  _globals['_SETOVERRIDERESPONSE']._serialized_end=1875
-  _globals['_REMOVEOVERRIDEREQUEST']._serialized_start=1877
-  _globals['_REMOVEOVERRIDEREQUEST']._serialized_end=1960
-  _globals['_REMOVEOVERRIDERESPONSE']._serialized_start=1962
-  _globals['_REMOVEOVERRIDERESPONSE']._serialized_end=2045
-  _globals['_LISTOVERRIDESREQUEST']._serialized_start=2047
-  _globals['_LISTOVERRIDESREQUEST']._serialized_end=2069
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=2071
-  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=2136
-  _globals['_DECISIONS']._serialized_start=2399
-  _globals['_DECISIONS']._serialized_end=2526
-  _globals['_OPERATOR']._serialized_start=2529
-  _globals['_OPERATOR']._serialized_end=2800
+  _globals['_POOL']._serialized_end=1139
+  _globals['_EVENT']._serialized_start=1141
+  _globals['_EVENT']._serialized_end=1230
+  _globals['_UNMATCHED']._serialized_start=1232
+  _globals['_UNMATCHED']._serialized_end=1268
+  _globals['_OVERRIDE']._serialized_start=1271
+  _globals['_OVERRIDE']._serialized_end=1731
+  _globals['_OVERRIDE_SCOPE']._serialized_start=1476
+  _globals['_OVERRIDE_SCOPE']._serialized_end=1573
+  _globals['_OVERRIDE_ACTION']._serialized_start=1576
+  _globals['_OVERRIDE_ACTION']._serialized_end=1731
+  _globals['_SETOVERRIDEREQUEST']._serialized_start=1733
+  _globals['_SETOVERRIDEREQUEST']._serialized_end=1794
+  _globals['_SETOVERRIDERESPONSE']._serialized_start=1796
+  _globals['_SETOVERRIDERESPONSE']._serialized_end=1859
+  _globals['_REMOVEOVERRIDEREQUEST']._serialized_start=1861
+  _globals['_REMOVEOVERRIDEREQUEST']._serialized_end=1944
+  _globals['_REMOVEOVERRIDERESPONSE']._serialized_start=1946
+  _globals['_REMOVEOVERRIDERESPONSE']._serialized_end=2029
+  _globals['_LISTOVERRIDESREQUEST']._serialized_start=2031
+  _globals['_LISTOVERRIDESREQUEST']._serialized_end=2053
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_start=2055
+  _globals['_LISTOVERRIDESRESPONSE']._serialized_end=2120
+  _globals['_DECISIONS']._serialized_start=2383
+  _globals['_DECISIONS']._serialized_end=2510
+  _globals['_OPERATOR']._serialized_start=2513
+  _globals['_OPERATOR']._serialized_end=2784
 # @@protoc_insertion_point(module_scope)

@@ -149,20 +149,18 @@ class Tombstone(_message.Message):
     def __init__(self, id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Pool(_message.Message):
-    __slots__ = ("name", "authority", "policy", "frozen", "off", "note")
+    __slots__ = ("name", "authority", "frozen", "off", "note")
     NAME_FIELD_NUMBER: _ClassVar[int]
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
-    POLICY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     OFF_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     name: str
     authority: Authority
-    policy: str
     frozen: bool
     off: bool
     note: str
-    def __init__(self, name: _Optional[str] = ..., authority: _Optional[_Union[Authority, str]] = ..., policy: _Optional[str] = ..., frozen: _Optional[bool] = ..., off: _Optional[bool] = ..., note: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., authority: _Optional[_Union[Authority, str]] = ..., frozen: _Optional[bool] = ..., off: _Optional[bool] = ..., note: _Optional[str] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("time_unix_ns", "kind", "endpoint", "pool", "text")

@@ -37,7 +37,8 @@ def quiet(n: int) -> Evidence:
         failure_ratio=np.zeros(n),
         failure_calls=np.zeros(n),
         excess=np.ones(n),
-        recent_calls=np.zeros(n),
+        new_successes=np.zeros(n),
+        new_failures=np.zeros(n),
         recent_failures=np.zeros(n),
         recent_s=1.0,
         progress_age_s=np.full(n, np.inf),
@@ -78,7 +79,7 @@ class Bench:
         circuits = self.circuits
         circuits.state[:] = State.HEALTHY
         circuits.state[slot], circuits.cause[slot] = state, cause
-        circuits.since_ns[slot] = circuits.probe_mark_ns[slot] = self.now_ns
+        circuits.since_ns[slot] = self.now_ns
         circuits.probe_share_ns[slot] = self.now_ns
         circuits.retry_ns[slot] = self.now_ns + 5 * NS_PER_S
         circuits.backoff_ns[slot] = 5 * NS_PER_S
@@ -117,15 +118,16 @@ CLOSED = (State.UNKNOWN, State.HEALTHY, State.DEGRADED)
         (State.OPEN, {"up_samples": 1}, 0.9, State.OPEN),
         (State.OPEN, {"up_samples": 1}, 1.1, State.HALF_OPEN),
         # HALF_OPEN closes on successes, or on up = 1 twice with token progress
-        (State.HALF_OPEN, {"recent_calls": 2.0, "up_samples": 1}, 1.1, State.HALF_OPEN),
-        (State.HALF_OPEN, {"recent_calls": 3.0}, 1.1, State.HEALTHY),
-        (State.HALF_OPEN, {"recent_calls": 3.0}, 0.5, State.HALF_OPEN),  # from before the trial
+        (State.HALF_OPEN, {"new_successes": 2.0, "up_samples": 1}, 0.1, State.HALF_OPEN),
+        (State.HALF_OPEN, {"new_successes": 3.0, "up_samples": 1}, 0.1, State.HEALTHY),
+        (State.HALF_OPEN, {"new_successes": 1.0, "up_samples": 2}, 0.1, State.HEALTHY),
         (State.HALF_OPEN, {"up_samples": 2, "progress_age_s": 0.2}, 0.5, State.HEALTHY),
         (State.HALF_OPEN, {"up_samples": 1, "progress_age_s": 0.2}, 0.5, State.HALF_OPEN),
         (State.HALF_OPEN, {"up_samples": 2, "progress_age_s": 9.0}, 0.5, State.HALF_OPEN),
         # and opens again on the first failure of the trial
         (State.HALF_OPEN, {"recent_failures": 1.0}, 1.1, State.OPEN),
         (State.HALF_OPEN, {"recent_failures": 1.0}, 0.5, State.HALF_OPEN),  # from before it
+        (State.HALF_OPEN, {"new_failures": 1.0, "new_successes": 9.0}, 0.1, State.OPEN),
         (State.HALF_OPEN, {"refused_count": 1.0}, 0.1, State.OPEN),
         # draining comes and goes with the membership source
         (State.HEALTHY, {"draining": True}, 0.1, State.DRAINING),
@@ -374,7 +376,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, 6), ok=st.integers(0, 3), failed=st.integers(0, 1))
     def requests(self, slot: int, ok: int, failed: int) -> None:
-        self.bench.evidence.recent_calls[slot] = ok
+        self.bench.evidence.new_successes[slot] = ok
         self.bench.evidence.recent_failures[slot] = failed
 
     @precondition(lambda self: self.bench.now_ns < 3000 * NS_PER_S)

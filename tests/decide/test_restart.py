@@ -1,6 +1,8 @@
 """State across a restart: the first snapshot equals the last, then trust is earned again."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +39,37 @@ def restarted(fleet: Fleet, *, after_s: float = 5.0) -> Fleet:
     state = json.loads(json.dumps(fleet.decider.export_state()))
     other.decider.restore(state, other.directory)
     return other
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: state.update(rules=""),
+        lambda state: state["rules"].__setitem__(0, 0),
+        lambda state: state["columns"]["latency"]["row"].__setitem__(0, 2**64 - 1),
+        lambda state: state["columns"]["faults"]["until_ns"].__setitem__(0, float("nan")),
+        lambda state: state["columns"]["weights"]["level"].__setitem__(0, float("inf")),
+        lambda state: state["columns"]["weights"]["level"].__setitem__(0, 1e308),
+        lambda state: state["columns"]["weights"].update(level="high"),
+        lambda state: state["authority"].update({"a pool": -1}),
+        lambda state: state.pop("elapsed_ns"),
+    ],
+)
+def test_state_that_cannot_be_meant_is_refused_at_once_and_never_at_a_tick(
+    damage: Callable[[dict[str, Any]], None],
+) -> None:
+    state = json.loads(json.dumps(seasoned().decider.export_state()))
+    damage(state)
+    fresh = Fleet((6,), calls_per_s=0)
+    with pytest.raises((Rejected, LookupError, OverflowError, TypeError, ValueError)):
+        fresh.decider.restore(state, fresh.directory)
+
+
+def test_an_absurd_running_time_is_bounded() -> None:
+    state = json.loads(json.dumps(seasoned().decider.export_state()))
+    fresh = Fleet((6,), calls_per_s=0)
+    fresh.decider.restore(state | {"elapsed_ns": 2**63}, fresh.directory)
+    assert fresh.tick().weight[:6].any()
 
 
 def hear(fleet: Fleet, *slots: int) -> None:
@@ -167,7 +200,7 @@ def test_state_of_another_version_or_shape_is_refused() -> None:
     state = fleet.decider.export_state()
     with pytest.raises(Rejected, match="version"):
         Fleet((6,)).decider.restore({**state, "version": 99}, fleet.directory)
-    with pytest.raises(Rejected, match="column"):
+    with pytest.raises(Rejected, match="for each endpoint"):
         Fleet((6,)).decider.restore({**state, "ids": ["ep-0"]}, fleet.directory)
 
 

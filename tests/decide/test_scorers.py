@@ -26,6 +26,8 @@ def context(n: int = 4, sizes: tuple[int, ...] = (4,)) -> Context:
         capacity=np.ones(n),
         share=np.full(n, 1 / n),
         window=None,
+        failures=np.zeros(n),
+        failure_calls=np.zeros(n),
         slowness=Slowness(np.ones(n), np.full(n, -1), nothing, nothing),
         faults=np.zeros(n),
         latency_exponent=2.0,
@@ -56,6 +58,8 @@ def worlds(draw: st.DrawFn) -> tuple[Floats, Context]:
     return signals, replace(
         base,
         window=made if draw(st.booleans()) else None,
+        failures=made.failures,
+        failure_calls=made.failure_calls,
         slowness=Slowness(excess, row, values, values),
         faults=rng.choice([0.0, 3.0], n),
     )
@@ -222,7 +226,9 @@ def test_a_latency_excess_costs_its_square() -> None:
 def test_reasons_name_signal_value_peers_points_and_observer() -> None:
     made = window(4, 10, 20.0)
     made.failures[2] = 12
-    where = replace(context(), window=made)
+    where = replace(
+        context(), window=made, failures=made.failures, failure_calls=made.failure_calls
+    )
     reasons = explain(expected_wait.score(matrix(), where), where)
     assert reasons.signal[2, 0] == SIGNAL_INDEX["window_failure_ratio"]
     assert reasons.value[2, 0] == pytest.approx(0.5)

@@ -158,7 +158,7 @@ def test_a_new_pool_starts_at_full_weight() -> None:
 def test_silence_fades_then_caps_then_degrades_then_opens() -> None:
     fleet = Fleet((4,))
     fleet.latency(0, 4.0)
-    fleet.run(5)
+    fleet.run(8)
     low = fleet.weights()[0]
     fleet.run(2.5, silent=[0])
     assert fleet.weights()[0] == low, "trusted for three intervals"

@@ -24,7 +24,7 @@ def identity(raw: bytes, size: int) -> bytes:
     return raw if len(raw) == size else bytes(size)
 
 
-def _text(value: Any, nested: bool = False) -> str | None:  # noqa: PLR0911
+def _text(value: Any, nested: bool = False) -> str | None:  # noqa: PLR0911  # a case a line
     which = value.WhichOneof("value")
     if which == "string_value":
         return str(value.string_value)
@@ -83,7 +83,7 @@ def attribute_rows(columns: Attributes, strings: Dictionary) -> list[Row]:
     return rows
 
 
-# --- spans and logs ------------------------------------------------------------------------------
+# spans and logs
 
 
 def expected_spans(request: Any) -> list[Row]:
@@ -180,7 +180,7 @@ def log_rows(columns: LogColumns) -> list[Row]:
     ]
 
 
-# --- points --------------------------------------------------------------------------------------
+# points
 
 KINDS = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
 MASK = 2**64 - 1
@@ -253,7 +253,7 @@ def walk_points(request: Any) -> Iterator[tuple[Any, Any, Any, str, Any]]:
                         yield group, holder, metric, kind, point
 
 
-def is_sound(kind: str, metric: Any, point: Any) -> bool:  # noqa: PLR0911
+def is_sound(kind: str, metric: Any, point: Any) -> bool:  # noqa: PLR0911  # a case a line
     if point.time_unix_nano == 0:
         return False
     ended = point.flags & 1

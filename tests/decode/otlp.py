@@ -15,7 +15,7 @@ from pipeline.keys import LOG_KEYS, POINT_KEYS, RESOURCE_KEYS, SPAN_KEYS, Key
 
 NOW_NS = 1_700_000_000_000_000_000
 
-# --- attributes ----------------------------------------------------------------------------------
+# attributes
 
 TEXTS = ("", "a", "200", "-", " 7 ", "1.5e3", "nan", "0x10", "Z\u00fcrich", "x" * 600)
 
@@ -89,7 +89,7 @@ def _scope(rnd: random.Random, scope: Any) -> None:
     attributes(rnd, scope.attributes, RESOURCE_KEYS)
 
 
-# --- requests ------------------------------------------------------------------------------------
+# requests
 
 
 def trace_request(rnd: random.Random) -> ExportTraceServiceRequest:
@@ -194,7 +194,7 @@ def logs_request(rnd: random.Random) -> ExportLogsServiceRequest:
                 record = holder.log_records.add()
                 record.time_unix_nano = rnd.choice((0, NOW_NS))
                 record.observed_time_unix_nano = rnd.choice((0, NOW_NS, 2**63))
-                record.severity_number = rnd.choice((0, 9, 17))  # type: ignore[assignment]
+                record.severity_number = rnd.choice((0, 9, 17))  # type: ignore[assignment]  # an enum
                 record.trace_id = rnd.choice((b"", rnd.randbytes(16), b"bad"))
                 attributes(rnd, record.attributes, LOG_KEYS)
                 if rnd.random() < 0.7:
@@ -205,7 +205,7 @@ def logs_request(rnd: random.Random) -> ExportLogsServiceRequest:
     return request
 
 
-# --- the wire ------------------------------------------------------------------------------------
+# the wire
 
 _FIXED: dict[int, tuple[int, str]] = {
     FieldDescriptor.TYPE_DOUBLE: (1, "<d"),

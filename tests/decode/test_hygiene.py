@@ -67,7 +67,7 @@ def text_of(columns: SpanColumns, key: str, row: int = 0) -> str:
     return columns.strings.text(columns.attributes.codes(key)[row])
 
 
-# --- text and nesting ----------------------------------------------------------------------------
+# text and nesting
 
 
 def test_invalid_utf8_is_replaced_and_counted_and_every_other_span_stays() -> None:
@@ -198,7 +198,7 @@ def test_a_port_sent_as_int_is_text_of_a_resource() -> None:
     assert columns.strings.text(columns.resources.codes("server.port")[0]) == "8000"
 
 
-# --- ids, times, flags ---------------------------------------------------------------------------
+# ids, times, flags
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_reserved_span_flags_are_masked() -> None:
     assert decode_spans(request.SerializeToString()).flags.tolist() == [0x301]
 
 
-# --- points --------------------------------------------------------------------------------------
+# points
 
 
 def test_points_without_time_value_or_temporality_are_rejected_with_their_number() -> None:
@@ -370,7 +370,7 @@ def test_negative_exponential_buckets_are_left_out_and_counted() -> None:
     assert columns.dropped == {"negative_buckets": 1}
 
 
-# --- logs and profiles ---------------------------------------------------------------------------
+# logs and profiles
 
 
 def test_pairs_of_an_access_log_body_are_attributes_and_attributes_win() -> None:
@@ -394,7 +394,7 @@ def test_profiles_are_counted() -> None:
     assert decode_profiles(request.SerializeToString()).n == 2
 
 
-# --- framing and bounds --------------------------------------------------------------------------
+# framing and bounds
 
 
 def test_a_message_cut_anywhere_is_rejected_or_decoded_and_nothing_else() -> None:

@@ -113,3 +113,18 @@ def test_doctor_names_parts_and_fails_only_for_required_ones() -> None:
     parts = json.loads(told.stdout)["parts"]
     assert {"llama.cpp", "otelcol", "kernel-btf"} <= set(parts)
     assert tailrace("doctor", "--require", "a-part-that-does-not-exist").returncode == 1
+
+
+def test_watch_says_that_the_service_has_stopped() -> None:
+    with running(static_pool([MEMBER])) as service:
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "pipeline", "watch", service.decisions, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["epoch"]
+    _, told = watching.communicate(timeout=30)
+    assert watching.returncode == 1
+    assert told == f"tailrace: {service.decisions} has ended the stream: the service stops\n"

@@ -13,9 +13,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from pipeline.client import DecisionsClient
 from pipeline.model import OtlpSignal
+from pipeline.state import StateStore
 from pipeline.wire import decisions_pb2 as wire
 from pipeline.wire.decisions_pb2_grpc import DecisionsStub, OperatorStub
-from tests.e2e.embedded import Running, running
+from tests.e2e.embedded import PORTS, Running, running
 from tests.hand_fleet import HandFleet, static_pool
 
 ADDRESSES = [f"10.0.0.{i}:8000" for i in range(1, 5)]
@@ -108,6 +109,35 @@ def test_a_restart_keeps_weights_overrides_and_the_epoch(tmp_path: Path) -> None
         assert first.epoch > last.epoch
         assert weights(first) == weights(last)
         assert {e.id: e.state for e in first.endpoints} == {e.id: e.state for e in last.endpoints}
+
+
+def test_state_of_another_shape_costs_its_stage_and_no_other(tmp_path: Path) -> None:
+    """Scenario: the deciding stage's state file is whole, but of a version from the future.
+
+    Guarantees: the service starts, with the epoch and the overrides of before, and the file is set
+    aside.
+    """
+    with running(static_pool(ADDRESSES), state=tmp_path) as service:
+        done = command("override", "pin", ADDRESSES[0], "--value", "77", "-a", service.decisions)
+        assert done.returncode == 0, done.stderr
+        before = get(service)
+    StateStore(tmp_path).save("decide", {"version": 99})
+    (tmp_path / "decide.state.1").unlink()
+    with running(static_pool(ADDRESSES), state=tmp_path) as service:
+        after = get(service)
+        assert after.epoch > before.epoch
+        assert weights(after)[ADDRESSES[0]] == 77
+        assert (tmp_path / "decide.state.bad").exists()
+
+
+def test_a_state_folder_in_use_is_one_line_that_names_it(tmp_path: Path) -> None:
+    config = tmp_path / "second.yaml"
+    config.write_text(PORTS + f'state: {{folder: "{tmp_path}/state"}}\n')
+    with running(state=tmp_path / "state"):
+        done = command("serve", "--config", str(config))
+    assert done.returncode == 2
+    assert f"{tmp_path}/state is in use by another service" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_membership_file_is_followed_and_a_bad_one_changes_nothing(tmp_path: Path) -> None:

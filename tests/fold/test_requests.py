@@ -52,7 +52,7 @@ def assert_same_window(left: RequestWindow, right: RequestWindow) -> None:
         )
 
 
-# --- windows ---
+# windows
 
 
 def test_before_anything_is_heard_counts_are_zero_and_quantiles_unknown() -> None:
@@ -65,7 +65,7 @@ def test_before_anything_is_heard_counts_are_zero_and_quantiles_unknown() -> Non
 def test_no_slots_is_an_empty_window() -> None:
     fold = RequestFold(RequestConfig())
     assert fold.window(10, START).calls.shape == (0,)
-    assert fold.heard(START).shape == (0,)
+    assert fold.heard_age_s(START).shape == (0,)
     assert fold.token_length_deviation(directory([]), START).shape == (0,)
 
 
@@ -142,7 +142,7 @@ def test_a_slot_that_was_forgotten_starts_empty_for_its_next_owner() -> None:
     window = fold.window(10, START)
     assert window.calls[:3].tolist() == [0, 0, 1]
     assert window.calls_observer[:3].tolist() == [-1, -1, CLIENT]
-    assert fold.heard(START)[1] == np.inf
+    assert fold.heard_age_s(START)[1] == np.inf
     fold.fold(requests([{"slot": 1, **row}]), START)
     assert fold.window(10, START).calls[:3].tolist() == [0, 1, 1]
 
@@ -158,7 +158,7 @@ def test_growing_keeps_what_there_is() -> None:
     np.testing.assert_array_equal(after.ttft_p50_s[:8], before.ttft_p50_s)
 
 
-# --- clocks ---
+# clocks
 
 
 def test_a_row_far_in_the_future_is_counted_and_moves_nothing() -> None:
@@ -236,7 +236,7 @@ def test_ordinary_delivery_delay_is_not_taken_for_a_clock_error() -> None:
     assert fold.window(5, START.plus_s(4)).calls[0] == 1
 
 
-# --- observers ---
+# observers
 
 
 def test_a_request_seen_by_client_and_proxy_is_kept_for_each_and_counted_once() -> None:
@@ -296,7 +296,7 @@ def test_a_silent_observer_is_left_only_after_a_minute() -> None:
         assert fold.window(10, now).calls_observer[0] == expected
 
 
-# --- life and refusals ---
+# life and refusals
 
 
 def test_being_served_is_a_sign_of_life_and_being_refused_is_none() -> None:
@@ -307,8 +307,8 @@ def test_being_served_is_a_sign_of_life_and_being_refused_is_none() -> None:
         {"slot": 2, "outcome": Outcome.OVERLOAD},
     ]
     fold.fold(requests(rows), START)
-    assert fold.heard(START)[:4].tolist() == [3.0, np.inf, 0.0, np.inf]
-    assert fold.heard(START.plus_s(2))[0] == 5.0
+    assert fold.heard_age_s(START)[:4].tolist() == [3.0, np.inf, 0.0, np.inf]
+    assert fold.heard_age_s(START.plus_s(2))[0] == 5.0
 
 
 def test_recent_refusals_are_those_of_whoever_saw_most() -> None:
@@ -325,7 +325,7 @@ def test_recent_refusals_are_those_of_whoever_saw_most() -> None:
     assert fold.refused_recent(START.plus_s(1))[0] == 1
 
 
-# --- token lengths ---
+# token lengths
 
 
 def test_token_length_deviation_is_the_mean_above_the_pools_median() -> None:
@@ -359,7 +359,7 @@ def test_token_lengths_are_forgotten_after_the_window() -> None:
     assert np.isnan(fold.token_length_deviation(pools, START.plus_s(70))[0])
 
 
-# --- any split, and brute force ---
+# any split, and brute force
 
 ROW = st.fixed_dictionaries(
     {
@@ -394,7 +394,7 @@ def replay(stream: list[tuple[float, list[dict[str, Any]]]], cut: int) -> tuple[
         reasons,
         fold.window(10, now),
         fold.window(60, now),
-        fold.heard(now),
+        fold.heard_age_s(now),
         fold.refused_recent(now),
         fold.token_length_deviation(pools, now),
     )

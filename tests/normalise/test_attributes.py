@@ -58,7 +58,7 @@ def assert_same(left: RequestRows, right: RequestRows) -> None:
             )
 
 
-# --- which spans are requests ---
+# which spans are requests
 
 
 def test_an_empty_batch_gives_no_rows_and_no_counts() -> None:
@@ -144,7 +144,7 @@ def test_the_inner_call_counts_when_the_outer_one_names_no_known_endpoint() -> N
     only(result)
 
 
-# --- joining ---
+# joining
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_hundred_thousand_unknown_hosts_are_counted_and_leave_nothing_behind()
     assert len(identity.export_state().endpoints) == 1
 
 
-# --- naming generations ---
+# naming generations
 
 NEW = {
     "server.address": "10.0.0.7",
@@ -267,7 +267,7 @@ def test_of_two_generations_the_new_value_is_taken_and_never_added() -> None:
     assert rows.outcome.tolist() == [Outcome.OK]
 
 
-# --- values ---
+# values
 
 
 def test_time_to_first_token_comes_from_client_and_engine_attributes() -> None:
@@ -315,7 +315,7 @@ def test_sampling_thresholds_give_weights(trace_state: str, weight: float) -> No
     assert only(run([{**ENDPOINT, "trace_state": trace_state}])).weight.tolist() == [weight]
 
 
-# --- outcomes ---
+# outcomes
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_outcomes_of_client_spans(
     assert outcome_of(**attributes) == (outcome, refused)
 
 
-# --- proxies ---
+# proxies
 
 
 def test_a_proxys_upstream_span_is_the_request_and_its_downstream_span_is_not() -> None:
@@ -450,7 +450,7 @@ def test_records_without_an_upstream_are_unjoined_and_other_logs_no_requests() -
     assert result.dropped == {"unjoined": 2, "not_request": 1, "probe": 1}
 
 
-# --- the captured engine ---
+# the captured engine
 
 
 @pytest.fixture

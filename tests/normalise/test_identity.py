@@ -63,7 +63,7 @@ def place_slots(identity: Identity, *rows: tuple[str, str, str]) -> list[int]:
     return [int(slot) for slot in found]
 
 
-# --- the directory ---
+# the directory
 
 
 def test_an_empty_directory_has_eight_unused_slots() -> None:
@@ -93,7 +93,7 @@ def test_the_directory_grows_in_powers_of_two() -> None:
     assert identity.directory().known.sum() == 9
 
 
-# --- scraped targets ---
+# scraped targets
 
 
 def test_a_scraped_engine_is_a_member_on_a_laptop() -> None:
@@ -197,7 +197,7 @@ def test_an_address_that_changes_hands_after_silence_is_no_conflict() -> None:
     assert identity.conflicts == 0
 
 
-# --- loopback and merged identities ---
+# loopback and merged identities
 
 
 def test_a_laptop_engine_on_localhost_has_the_loopback_address() -> None:
@@ -289,7 +289,7 @@ def test_a_listed_member_stays_one_while_its_merged_telemetry_is_refused() -> No
     assert identity.directory().member[0]
 
 
-# --- pools ---
+# pools
 
 
 def pool_of(identity: Identity, slot: int = 0) -> str:
@@ -366,7 +366,7 @@ def test_pools_beyond_the_bound_are_counted_and_their_endpoints_have_none() -> N
     assert identity.take_notes()[1]["pool_overflow"] >= 2
 
 
-# --- addresses ---
+# addresses
 
 
 def test_the_serving_port_of_the_pool_goes_with_the_scraped_host() -> None:
@@ -431,7 +431,7 @@ def test_one_address_in_two_other_clusters_means_neither_and_the_local_one_wins(
     assert address_slots(identity, ("10.0.0.7", 8000)) == [2]
 
 
-# --- pods and nodes ---
+# pods and nodes
 
 
 def test_gpu_data_joins_by_pod_and_else_by_a_node_with_one_endpoint() -> None:
@@ -456,7 +456,7 @@ def test_a_node_with_two_endpoints_means_neither() -> None:
     assert place_slots(identity, ("", "", "n1")) == [-1]
 
 
-# --- explicit claims ---
+# explicit claims
 
 
 def test_an_allowed_sender_makes_an_endpoint_known_by_name() -> None:
@@ -490,7 +490,7 @@ def test_a_stream_of_claims_is_bounded_in_what_it_tells() -> None:
     assert not identity.directory().known.any()
 
 
-# --- membership ---
+# membership
 
 
 def test_only_listed_endpoints_are_members_of_a_static_pool() -> None:
@@ -580,7 +580,7 @@ def test_with_pools_listed_what_reports_in_another_is_no_member_unless_the_defau
         assert identity.directory().member[slot] == is_member
 
 
-# --- silence ---
+# silence
 
 
 def retired(identity: Identity, seconds: float) -> list[int]:
@@ -626,7 +626,7 @@ def test_a_full_table_refuses_and_makes_room_of_the_silent() -> None:
     assert scrape(identity, extra, now=START.plus_s(92))[0] > 0
 
 
-# --- restarts ---
+# restarts
 
 
 def test_ids_aliases_and_pools_survive_a_restart() -> None:
@@ -668,3 +668,29 @@ def test_the_same_batches_give_the_same_state_whoever_replays_them() -> None:
         return identity.export_state().endpoints, identity.directory().id, identity.take_notes()
 
     assert run() == run()
+
+
+# names that are none
+
+
+@pytest.mark.parametrize("text", ["x" * 513, "a\x1b[2J", "a\n", "a\u202e"])
+def test_text_that_is_no_name_is_ignored_counted_and_told_once(text: str) -> None:
+    identity = laptop()
+    given = {"k8s.pod.name": text, "k8s.node.name": text, "topology.kubernetes.io/zone": text}
+    for _ in range(2):
+        [slot] = scrape(identity, {**PLAIN, **given})
+    notes, counts = identity.take_notes()
+    directory = identity.directory()
+    assert (directory.id[slot], directory.node[slot], directory.zone[slot]) == (
+        "10.0.0.7:8000",
+        "",
+        "",
+    )
+    assert counts["bad_name"] == 2  # one distinct text in each of two batches
+    assert len(notes) == 1
+
+
+def test_an_explicit_name_that_is_none_makes_nobody_known() -> None:
+    identity = laptop()
+    assert identity.explicit("x" * 513, "", "", TRUSTED, START) == -1
+    assert not identity.directory().known.any()

@@ -36,9 +36,14 @@ def test_json_and_yaml_give_the_same_members() -> None:
     assert parse_members(YAML.encode(), "pool.yaml") == MEMBERS
 
 
-@pytest.mark.parametrize("data", [b"[]", b""])
-def test_an_empty_list_has_no_members(data: bytes) -> None:
-    assert parse_members(data, "pool.yaml") == ()
+def test_an_empty_list_has_no_members() -> None:
+    assert parse_members(b"[]", "pool.yaml") == ()
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"# nobody\n", b"null"])
+def test_an_empty_file_is_no_list(data: bytes) -> None:
+    with pytest.raises(MembershipError, match="is empty"):
+        parse_members(data, "pool.yaml")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +57,7 @@ def test_an_empty_list_has_no_members(data: bytes) -> None:
         ('[{"targets": ["10.0.0.7:99999"]}]', "is not an ip:port"),
         ('[{"targets": ["a:1", "gpu.example:8000"]}]', "'a:1' is a host name"),
         ('[{"targets": ["10.0.0.7:1"], "labels": {"role": "chef"}}]', "[0].labels.role: 'chef'"),
+        ('[{"targets": ["10.0.0.7:1"], "labels": {"draining": "yes"}}]', "[0].labels.draining"),
         ('[{"targets": ["10.0.0.7:1", "10.0.0.7:1"]}]', "'10.0.0.7:1' is listed twice"),
         ('[{"targets": ["10.0.0.7:1", "10.0.0.8:1"], "labels": {"id": "x"}}]', "[0].labels.id"),
         ('[{"targets": ["10.0.0.7:1"], "labels": {"node": 3}}]', "Expected `str`"),

@@ -87,7 +87,7 @@ def snapshot(
 
 def decisions(names: Sequence[str], note: str = "") -> tuple[PoolDecision, ...]:
     """Pools in their normal course, under authority `act`."""
-    return tuple(PoolDecision(name, Authority.ACT, "normal", False, False, note) for name in names)
+    return tuple(PoolDecision(name, Authority.ACT, False, False, note) for name in names)
 
 
 def _directory(rows: Sequence[Row], known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Directory:

@@ -143,7 +143,7 @@ def test_records_of_other_kinds_parse_as_what_they_are() -> None:
     event = model.Event(7, "state", "a", "llama", "opened")
     data = pool_record(pool) + event_record(event) + tombstone_record("gone", 5)
     assert wire.Snapshot.FromString(data) == wire.Snapshot(
-        pools=[wire.Pool(name="llama", authority=wire.AUTHORITY_ACT, policy="normal", note="calm")],
+        pools=[wire.Pool(name="llama", authority=wire.AUTHORITY_ACT, note="calm")],
         events=[
             wire.Event(time_unix_ns=7, kind="state", endpoint="a", pool="llama", text="opened")
         ],

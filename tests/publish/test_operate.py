@@ -28,7 +28,7 @@ def request(**changed: object) -> wire.SetOverrideRequest:
         "owner": "ann",
         "reason": "test",
     }
-    return wire.SetOverrideRequest(override=wire.Override(**(fields | changed)))  # type: ignore[arg-type]
+    return wire.SetOverrideRequest(override=wire.Override(**(fields | changed)))  # type: ignore[arg-type]  # any field
 
 
 def test_a_valid_override_reaches_the_loop_as_it_was_sent() -> None:

@@ -202,7 +202,7 @@ async def test_open_streams_are_counted_by_view_and_no_longer_when_they_end() ->
     assert (len(watchers), count()) == (0, 0.0)
 
 
-# --- the real server ------------------------------------------------------------------------------
+# the real server
 
 
 async def nothing_in_force(operation: Operation) -> tuple[Override, ...]:
@@ -312,7 +312,7 @@ async def test_watchers_beyond_the_bound_are_told_to_retry() -> None:
     ("method", "data", "details"),
     [
         ("Decisions/Get", b"\xff", "not a GetRequest"),
-        ("Decisions/Get", wire.GetRequest(view=9).SerializeToString(), "view: 9 is neither"),  # type: ignore[arg-type]
+        ("Decisions/Get", wire.GetRequest(view=9).SerializeToString(), "view: 9 is neither"),  # type: ignore[arg-type]  # unknown
         (
             "Decisions/Get",
             wire.GetRequest(pools=[str(i) for i in range(MAX_POOLS + 1)]).SerializeToString(),

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 import structlog
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no stubs
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 

@@ -25,6 +25,9 @@ class Context:
     share: Floats
     """Share of the group's requests that the published weights give it."""
     window: RequestWindow | None
+    failures: Floats
+    """Failed ones of `failure_calls`, since the circuit closed last"""
+    failure_calls: Floats
     slowness: Slowness
     faults: Floats
     """Penalty for a recent GPU fault, in costs of a healthy endpoint."""

@@ -69,11 +69,8 @@ def score(signals: Floats, context: Context) -> Scored:
 
 def failure_ratio(context: Context) -> Floats:
     """Failed share of the window's calls, float64[n], pulled to 0 where they are few."""
-    window = context.window
-    if window is None:
-        return np.full(context.groups.n, np.nan)
-    calls = window.failure_calls
-    return np.where(calls > 0, window.failures / (calls + MIN_FAILURE_CALLS), np.nan)
+    calls = context.failure_calls
+    return np.where(calls > 0, context.failures / (calls + MIN_FAILURE_CALLS), np.nan)
 
 
 def _latency(context: Context) -> Floats:

@@ -32,7 +32,7 @@ from pipeline.model import Columns, Override, Receipt, Sender, Snapshot
 from pipeline.telemetry import Telemetry
 
 EARLY_TICK_GAP_NS: Final = 20_000_000
-"""Ticks forced by hard evidence are at least this far apart."""
+"""Ticks forced by hard evidence come this long after another, or twice what that one cost."""
 TICK_TO_ENTRIES: Final = 4
 """After a tick of t, entries get at least t / 4, however late the next tick is."""
 IDLE_WAIT_S: Final = 0.25
@@ -92,7 +92,7 @@ class LoopThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-loop", daemon=True)
         self._due_ns = 0
-        self._last_tick_ns = 0
+        self._early_from_ns = 0
         self._saved_ns = 0
         self._slices_before_tick = 0
 
@@ -121,10 +121,10 @@ class LoopThread:
             item = self._channel.take(self._wait_s())
             if item is not None:
                 self._supervised("entry", partial(self._take, item))
+        self._supervised("tick", lambda: self._tick(self._clock.now(), "due"))
         self._supervised("stop", self._finish)
 
     def _finish(self) -> None:
-        self._tick(self._clock.now(), "due")
         if self._save is not None:
             self._save(self._loop.export_state())
         if self._journal is not None:
@@ -178,7 +178,7 @@ class LoopThread:
         while not work.is_done:
             self._loop.fold_slice(work)
             self._slices_before_tick = work.done
-            self._tick_if_due()
+            self._supervised("tick", self._tick_if_due)  # its fault is not the batch's
 
     def _tick_if_due(self) -> None:
         now = self._clock.now()
@@ -189,7 +189,7 @@ class LoopThread:
             self._due_ns += (missed + 1) * self._tick_ns
             self._tick(now, "due")
             self._leave_time_for_entries(now)
-        elif self._loop.early_tick_wanted and now.mono_ns - self._last_tick_ns >= EARLY_TICK_GAP_NS:
+        elif self._loop.early_tick_wanted and now.mono_ns >= self._early_from_ns:
             self._tick(now, "early")
 
     def _leave_time_for_entries(self, begun: Instant) -> None:
@@ -199,12 +199,13 @@ class LoopThread:
         self._due_ns = max(self._due_ns, ended_ns + spare_ns)
 
     def _tick(self, now: Instant, kind: str) -> None:
-        self._last_tick_ns = now.mono_ns
         self._record(now, Tick(self._slices_before_tick))
         begun_ns = time.perf_counter_ns()
         snapshot = self._loop.tick(now)
         cost_ns = time.perf_counter_ns() - begun_ns
         self._publish(snapshot, cost_ns)
+        gap_ns = max(EARLY_TICK_GAP_NS, 2 * cost_ns)
+        self._early_from_ns = now.mono_ns + gap_ns
         self._telemetry.ticks_total.labels(kind).inc()
         self._telemetry.tick_seconds.observe(cost_ns / NS_PER_S)
         if self._save is not None and now.mono_ns - self._saved_ns >= self._save_every_ns:

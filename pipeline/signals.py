@@ -139,7 +139,7 @@ SERVING_COMPONENTS: Final[tuple[Component, ...]] = (
     *_gauges(Combine.MAX, "tokens", "kv_block_tokens"),
     *_gauges(Combine.SUM, "tokens/s", "output_rate"),
     *_counters("tokens", "prompt_tokens prompt_hit prompt_miss prefix_queries prefix_hits"),
-    *_counters("tokens", "prefix_queries_old prefix_hits_old cached_tokens"),
+    *_counters("tokens", "prefix_queries_old prefix_hits_old cached_tokens cached_beside"),
     *_counters("tokens", "output_tokens realtime_prefill realtime_decode"),
     *_counters("blocks", "blocks_reused blocks_missed"),
     *_counters("requests", "requests ended_ok ended_abort ended_error request_errors"),

@@ -173,6 +173,7 @@ DERIVATIONS: Final[dict[str, tuple[Way, ...]]] = {
         _way("prefix cache queries", _per, "prefix_hits", "prefix_queries"),
         _way("prefix cache queries, old names", _per, "prefix_hits_old", "prefix_queries_old"),
         _way("cached tokens", _per, "cached_tokens", "prompt_tokens"),
+        _way("cached beside computed tokens", _share, "cached_beside", "prompt_tokens"),
         _way("reused blocks", _share, "blocks_reused", "blocks_missed"),
         _way("the engine's own ratio", _level, "hit_rate"),
     ),

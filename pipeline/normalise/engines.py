@@ -399,6 +399,8 @@ _TRTLLM: Final = (
 
 _LLAMACPP: Final = (
     Rule("llamacpp", "prompt_tokens_total", Kind.COUNTER, "prompt_tokens", "tokens"),
+    # Here `prompt_tokens` are those that had to be computed; the cached ones are counted beside.
+    Rule("llamacpp", "prompt_tokens_cached_total", Kind.COUNTER, "cached_beside", "tokens"),
     Rule("llamacpp", "prompt_seconds_total", Kind.COUNTER, "prompt_time", "s"),
     Rule("llamacpp", "tokens_predicted_total", Kind.COUNTER, "output_tokens", "tokens"),
     Rule(
@@ -407,7 +409,12 @@ _LLAMACPP: Final = (
     ),
     Rule("llamacpp", "requests_processing", Kind.GAUGE, "running", "requests"),
     Rule("llamacpp", "requests_deferred", Kind.GAUGE, "queue", "requests"),
-    *_unused("llamacpp", Kind.COUNTER, "n_decode_total"),
+    *_unused(
+        "llamacpp",
+        Kind.COUNTER,
+        """n_decode_total spec_decode_num_draft_tokens_total spec_decode_num_accepted_tokens_total
+        spec_decode_num_drafts_total""",
+    ),
     # Gauges of the time since the last scrape, by whomever; and a maximum declared as a counter.
     *_unused(
         "llamacpp",

@@ -229,6 +229,7 @@ def two(points: dict[str, tuple[float, float]]) -> Fleet:
         ({"prefix_hits": (0, 250), "prefix_queries": (0, 1000)}, 0.25),
         ({"prefix_hits_old": (0, 250), "prefix_queries_old": (0, 1000)}, 0.25),
         ({"cached_tokens": (0, 250), "prompt_tokens": (0, 1000)}, 0.25),
+        ({"cached_beside": (0, 250), "prompt_tokens": (0, 750)}, 0.25),
         ({"blocks_reused": (0, 16), "blocks_missed": (0, 48)}, 0.25),  # 16 of 64 blocks
         ({"hit_rate": (0.1, 0.25)}, 0.25),
         # The prompt tokens by source win over the queries, which retries inflate.

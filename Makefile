@@ -45,17 +45,17 @@ clean:
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Tailrace needs Python 3.11 or newer; name one with make PYTHON=..."; exit 1; }
-	@echo "setting up $(VENV) (once)"
+	@echo "setting up $(VENV) (once)" >&2
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.python pyproject.toml
-	@echo "installing Tailrace and real llama.cpp engines (once)"
+	@echo "installing Tailrace and real llama.cpp engines (once)" >&2
 	@$(PIP) install --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo pyproject.toml
-	@echo "installing the test tools (once)"
+	@echo "installing the test tools (once)" >&2
 	@$(PIP) install --editable '.[demo]' --group test
 	@touch $@

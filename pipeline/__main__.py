@@ -53,9 +53,11 @@ def watch(
     address: Annotated[str, typer.Argument(help="Decision port.")] = DEFAULT_ADDRESS,
     as_json: JsonOption = False,
     pool: Annotated[list[str] | None, typer.Option(help="Only these pools.")] = None,
-    count: Annotated[int, typer.Option(help="Stop after this many updates; 0 = never.")] = 0,
+    count: Annotated[
+        int, typer.Option(help="Stop after this many updates, of changes only; 0 = never.")
+    ] = 0,
 ) -> None:
-    """Follow decisions live: weights, circuits and the reasons for them."""
+    """Follow decisions live: weights, circuits and the reasons for them; in a pipe, each update."""
     from pipeline.terminal import watch as run
 
     asyncio.run(run(address, as_json=as_json, pools=pool or [], count=count))

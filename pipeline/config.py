@@ -101,7 +101,8 @@ class TailraceConfig(Config, frozen=True, kw_only=True):
         SenderConfig(network="0.0.0.0/0", rights=("metrics", "requests")),
         SenderConfig(network="::/0", rights=("metrics", "requests")),
     )
-    """Who may do what; a sender that matches nothing is accepted, counted and otherwise ignored."""
+    """Who may do what, the first match decides; a sender that matches nothing is accepted, counted
+    and otherwise ignored. Without this list everyone has metrics and requests."""
     identity: IdentityConfig = IdentityConfig()
     pools: tuple[PoolConfig, ...] = ()
     """Known pools; the one named "*" holds the defaults of unlisted pools."""

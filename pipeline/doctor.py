@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pipeline.decode.columns import DECODER
@@ -42,19 +43,19 @@ PARTS: Final = (
         "llama.cpp",
         "real engines for the demo and the end-to-end tests",
         lambda: _module("xllamacpp")() and _module("gguf")(),
-        "pip install 'tailrace[demo]'",
+        "make demo, or pip install '.[demo]' in a checkout",
     ),
     Part(
         "otel-sdk",
         "real OTLP senders",
         _module("opentelemetry.sdk"),
-        "pip install 'tailrace[demo]'",
+        "make demo, or pip install '.[demo]' in a checkout",
     ),
     Part(
         "otelcol",
         "the real Collector",
         lambda: COLLECTOR.exists() or shutil.which("otelcol") is not None,
-        "tests/otelcol/build.sh (needs go; takes minutes once)",
+        "make collector in a checkout (needs go; takes minutes once)",
     ),
     Part("go", "builds the Collector", _command("go"), "https://go.dev or your distribution"),
     Part(
@@ -99,7 +100,7 @@ def _print(found: dict[str, bool]) -> None:
             part.name,
             "[green]here[/]" if here else "[yellow]missing[/]",
             part.use,
-            "" if here else part.how,
+            "" if here else escape(part.how),
         )
     console = Console()
     console.print(table)

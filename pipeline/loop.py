@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from pipeline.clock import NS_PER_MS, Instant
+from pipeline.clock import NS_PER_MS, NS_PER_S, Instant
 from pipeline.config import TailraceConfig
 from pipeline.decide.decider import Decider
 from pipeline.errors import Rejected, TailraceError
@@ -48,6 +48,8 @@ WINDOWS_S: Final = (1, 10)
 """Request windows that deciding reads: trials and hard evidence, everything else."""
 SIGNAL_WINDOW_S: Final = 10
 """The window whose figures appear as `window_*` signals."""
+RETIRE_EVERY_NS: Final = NS_PER_S
+"""Endpoints are forgotten after minutes of silence; looking for them each tick would cost more."""
 MAX_NOTES: Final = 64
 """Notes kept for the next snapshot; more in one tick are counted only."""
 
@@ -114,6 +116,7 @@ class Loop:
         self.early_tick_wanted = False
         self._dropped = dropped
         self._notes: list[str] = []
+        self._retire_from_ns = 0
         self._slots = 0
 
     def begin(self, columns: Columns, sender: Sender, now: Instant) -> Work:
@@ -261,6 +264,9 @@ class Loop:
                 stage.resize(slots)
 
     def _forget_retired(self, now: Instant) -> None:
+        if now.mono_ns < self._retire_from_ns:
+            return
+        self._retire_from_ns = now.mono_ns + RETIRE_EVERY_NS
         slots = self.identity.retired(now)
         if len(slots):
             for stage in (self.endpoint_fold, self.request_fold, self.decider):

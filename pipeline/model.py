@@ -411,7 +411,7 @@ class PoolMatch(Config, frozen=True, kw_only=True):
     service_name: str = ""
     """Pattern for `service.name` (of a scraped engine: the scrape job)."""
     model_name: str = ""
-    """Pattern for the model that the engine itself reports."""
+    """Pattern for the model that the engine itself reports (llama.cpp reports none)."""
     namespace: str = ""
     """Pattern for the Kubernetes namespace."""
     cluster: str = ""
@@ -442,7 +442,7 @@ class PoolConfig(Config, frozen=True, kw_only=True):
     members: tuple[Member, ...] = ()
     """The members of a static pool."""
     file: str = ""
-    """Prometheus file_sd JSON or YAML, re-read when it changes."""
+    """Prometheus file_sd, JSON or YAML, re-read when it changes; labels as in `members[]`."""
     serving_port: Port | None = None
     """Where its endpoints take requests, if that is not the port that is scraped."""
     authority: AuthorityName = "observe"

@@ -6,6 +6,7 @@ reverse: stop accepting, finish what was admitted, decide once more, save, close
 
 import asyncio
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -41,6 +42,9 @@ from pipeline.telemetry import Telemetry
 JOURNAL_VERSION: Final = 1
 FIRST_DECISION_WITHIN_S: Final = 5.0
 """Nothing is served before the first decision; a loop that cannot even make that is logged."""
+SWITCH_INTERVAL_S: Final = 0.001
+"""A tick gives the interpreter up at every large numpy call, and waits this long to have it back
+while a batch is decoded; at the default of 5 ms, such ticks take twice as long."""
 STATE_NAMES: Final = ("loop", "identity", "fold", "decide", "overrides")
 
 log = structlog.get_logger()
@@ -306,6 +310,7 @@ def _settle(
 
 async def serve(config: TailraceConfig, record: Path | None = None) -> None:
     """Run a service until SIGINT or SIGTERM."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = asyncio.Event()
     event_loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -9,12 +9,14 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -49,13 +51,12 @@ SHOWN_EVENTS: Final = 8
 
 
 async def watch(address: str, *, as_json: bool, pools: list[str], count: int) -> None:
-    """Follow the FULL view at `address`: a live table, or one JSON line an update."""
+    """Follow the FULL view at `address`: one table kept up to date, or each update in a pipe."""
     view = View()
     console = Console()
     seen = 0
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        if as_json:
-            live.stop()
+    is_live = console.is_terminal and not as_json
+    with Live(console=console, auto_refresh=False) if is_live else nullcontext() as live:
         async for message in _messages(address, pools):
             view.apply(message)
             if not message.full and not message.endpoints and not message.removed:
@@ -63,6 +64,8 @@ async def watch(address: str, *, as_json: bool, pools: list[str], count: int) ->
             seen += 1
             if as_json:
                 print(json.dumps(as_dict(view)), flush=True)
+            elif live is None:
+                console.print(fleet(view))
             else:
                 live.update(fleet(view), refresh=True)
             if seen == count:
@@ -93,7 +96,7 @@ def as_dict(view: View) -> dict[str, Any]:
 
 def fleet(view: View) -> Group:
     """All endpoints as a table, pools above, newest events below."""
-    table = Table(title=f"epoch {view.epoch}", title_justify="left", expand=True)
+    table = _table(f"epoch {view.epoch}", expand=True)
     for name in ("endpoint", "state"):
         table.add_column(name)
     for name in ("weight", "confidence"):
@@ -111,7 +114,7 @@ def fleet(view: View) -> Group:
     notes = [_text(_pool_line(pool)) for _, pool in sorted(view.pools.items())]
     notes += [_text(f"no target: {x.id} ({x.why})", "yellow") for x in view.unmatched.values()]
     events = [
-        _text(f"{_clock(event.time_unix_ns)} {event.endpoint} {event.text}", "dim")
+        _text(_event_line(event.time_unix_ns, event.endpoint, event.pool, event.text), "dim")
         for event in list(view.events)[-SHOWN_EVENTS:]
     ]
     return Group(*notes, table, *events)
@@ -125,8 +128,7 @@ async def why(address: str, endpoint: str, *, as_json: bool) -> int:
         )
     found = [item for item in snapshot.endpoints if endpoint in (item.id, item.address)]
     if not found:
-        known = ", ".join(item.id for item in snapshot.endpoints[:20]) or "none"
-        print(f"no endpoint {endpoint!r}; known: {_plain(known)}")
+        print(_plain(_not_found(endpoint, snapshot)))
         return 1
     for item in found:
         if as_json:
@@ -134,6 +136,14 @@ async def why(address: str, endpoint: str, *, as_json: bool) -> int:
         else:
             Console().print(_explained(item, snapshot))
     return 0
+
+
+def _not_found(endpoint: str, snapshot: wire.Snapshot) -> str:
+    for item in snapshot.unmatched:
+        if item.id == endpoint or item.id.endswith(f"/{endpoint}"):
+            return f"{item.id} reports, but is no target: {item.why}"
+    known = ", ".join(item.id for item in snapshot.endpoints[:20]) or "none"
+    return f"no endpoint {endpoint!r}; known: {known}"
 
 
 def _explained(endpoint: wire.Endpoint, snapshot: wire.Snapshot) -> Group:
@@ -145,16 +155,19 @@ def _explained(endpoint: wire.Endpoint, snapshot: wire.Snapshot) -> Group:
             (state, STATE_STYLES[state]),
             f"  weight {endpoint.weight} (neutral 1000)  confidence {endpoint.confidence:.2f}",
         ),
-        _text(
-            f"pool {endpoint.pool}, engine {endpoint.engine or '?'}, at {endpoint.address or '?'}"
-        ),
+        _text(_place(endpoint)),
     ]
     if endpoint.rule:
         lines.append(_text(f"held by: {endpoint.rule}"))
     if (decided, endpoint.decided_weight) != (state, endpoint.weight):
-        lines.append(_text(f"with authority act it would be {decided}, {endpoint.decided_weight}"))
+        acts = any(
+            pool.name == endpoint.pool and pool.authority == wire.AUTHORITY_ACT
+            for pool in snapshot.pools
+        )
+        case = "left to itself" if acts else "with authority act"
+        lines.append(_text(f"{case} it would be {decided}, weight {endpoint.decided_weight}"))
     lines += [_text(_pool_line(pool)) for pool in snapshot.pools if pool.name == endpoint.pool]
-    table = Table(title="reasons", title_justify="left")
+    table = _table("reasons")
     for name in ("signal", "value", "peer median", "points", "observer"):
         table.add_column(name, justify="left" if name in ("signal", "observer") else "right")
     for reason in endpoint.reasons:
@@ -171,6 +184,17 @@ def _explained(endpoint: wire.Endpoint, snapshot: wire.Snapshot) -> Group:
         if event.endpoint == endpoint.id
     ]
     return Group(*lines, table, *events[-SHOWN_EVENTS:])
+
+
+def _place(endpoint: wire.Endpoint) -> str:
+    parts = [
+        f"pool {endpoint.pool}",
+        f"engine {endpoint.engine or '?'}",
+        f"at {endpoint.address or '?'}",
+    ]
+    for name, value in (("node", endpoint.node), ("zone", endpoint.zone)):
+        parts += [f"{name} {value}"] if value else []
+    return ", ".join(parts)
 
 
 async def override(
@@ -219,6 +243,11 @@ async def override(
     _print_overrides(answer.overrides, as_json=as_json)
     if not changed:
         print(f"no override by an operator on {scope} {target!r}")
+        if any(
+            (item.source, item.scope, item.target) == ("file", number, target)
+            for item in answer.overrides
+        ):
+            print("the one listed comes from the overrides file: take it out there")
     return 0 if changed else 1
 
 
@@ -226,19 +255,17 @@ def _print_overrides(overrides: Iterable[wire.Override], *, as_json: bool) -> No
     if as_json:
         print(json.dumps([_as_dict(item) for item in overrides]))
         return
-    table = Table(title="overrides in force", title_justify="left")
-    for name in ("scope", "target", "action", "value", "owner", "reason", "until", "source"):
-        table.add_column(name)
+    table = _table("overrides in force")
+    for name in ("scope", "target", "action", "owner: reason", "until", "source"):
+        table.add_column(name, no_wrap=name != "owner: reason", overflow="fold")
     for item in overrides:
-        until = _clock(item.expires_unix_ns) if item.expires_unix_ns else "removed"
+        until = _until(item.expires_unix_ns, time.time_ns())
         action = ACTIONS[item.action]
         table.add_row(
             SCOPES[item.scope],
             _text(item.target),
-            action,
-            str(item.value or ""),
-            _text(item.owner),
-            _text(item.reason),
+            f"{action} {item.value or ''}",
+            _text(": ".join(part for part in (item.owner, item.reason) if part)),
             until,
             item.source,
         )
@@ -254,7 +281,7 @@ def replay(folder: Path, *, as_json: bool) -> None:
             print(json.dumps({"epoch": snapshot.epoch, "digest": one, **_decided(snapshot)}))
         else:
             for event in snapshot.events:
-                print(_plain(f"{_clock(event.time_ns)} {event.endpoint} {event.text}"))
+                print(_plain(_event_line(event.time_ns, event.endpoint, event.pool, event.text)))
     summary = {"epochs": digest.epochs, "digest": digest.hexdigest()}
     print(json.dumps(summary) if as_json else f"{digest.epochs} epochs, {digest.hexdigest()}")
 
@@ -310,8 +337,11 @@ async def _call(address: str, method: Any, request: Message) -> Any:
 def _lost(address: str, error: grpc.aio.AioRpcError) -> Exception:
     if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
         return ConfigError(error.details() or "refused")
-    first_line = (error.details() or "").strip().split("\n")[0]
-    return DependencyLost(f"no answer from {address}: {error.code().name}: {first_line}")
+    first_line = (error.details() or "").strip().split("\n")[0].rpartition("last error: ")[2]
+    told = f"no answer from {address}: {error.code().name}: {first_line}"
+    if error.code() == grpc.StatusCode.UNAVAILABLE:
+        told += "; is `tailrace serve` running there?"
+    return DependencyLost(told)
 
 
 def _as_dict(message: Message) -> dict[str, Any]:
@@ -334,6 +364,23 @@ def in_short(reason: wire.Reason) -> str:
     return f"{reason.signal} {reason.value:.3g} (peers {reason.peer_median:.3g})"
 
 
+def _table(title: str, *, expand: bool = False) -> Table:
+    """Lines cost columns, and ids are long."""
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        expand=expand,
+    )
+
+
+def _event_line(time_ns: int, endpoint: str, pool: str, text: str) -> str:
+    about = endpoint or (f"pool {pool}:" if pool else "")
+    return " ".join(part for part in (_clock(time_ns), about, text) if part)
+
+
 def _pool_line(pool: wire.Pool) -> str:
     authority = wire.Authority.Name(pool.authority).removeprefix("AUTHORITY_").lower()
     flags = [name for name, is_set in (("frozen", pool.frozen), ("off", pool.off)) if is_set]
@@ -344,3 +391,16 @@ def _pool_line(pool: wire.Pool) -> str:
 
 def _clock(time_ns: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(time_ns / NS_PER_S))
+
+
+def _until(expires_ns: int, now_ns: int) -> str:
+    """When an override ends; with the date unless that is within a day.
+
+    >>> _until(0, 0), len(_until(2 * 86_400 * NS_PER_S, 0)), len(_until(NS_PER_S, 0))
+    ('removed', 10, 8)
+    """
+    if not expires_ns:
+        return "removed"
+    if expires_ns - now_ns < SECONDS_IN["d"] * NS_PER_S:
+        return _clock(expires_ns)
+    return time.strftime("%Y-%m-%d", time.localtime(expires_ns / NS_PER_S))

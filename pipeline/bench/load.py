@@ -30,6 +30,8 @@ METRICS_EXPORT: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsServic
 TRACES_EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 SENDS_PER_S: Final = 10
 """Requests of each signal a second: 100 endpoints, or 200 spans, in one."""
+LEARN_S: Final = 3.0
+"""Until every endpoint has reported a few times; both rates are told, with and without."""
 READY_WITHIN_S: Final = 30.0
 POLL_S: Final = 0.01
 IDLE_S: Final = 5.0
@@ -106,8 +108,11 @@ def load(endpoints: int, points: int, spans_per_s: int, seconds: float) -> dict[
     cores = sorted(os.sched_getaffinity(0))
     with service(cores[0]) as served:
         os.sched_setaffinity(0, cores[1:] or cores)
+        fleet = _Fleet(endpoints, points, spans_per_s)
         begun = _sample(served)
-        sent = asyncio.run(_send(served, endpoints, points, spans_per_s, seconds))
+        failed = asyncio.run(fleet.report(served, LEARN_S))
+        learned = _sample(served)
+        failed += asyncio.run(fleet.report(served, seconds))
         ended = _sample(served)
     elapsed_s = ended["time_s"] - begun["time_s"]
     ticks = ended["ticks"] - begun["ticks"]
@@ -117,11 +122,14 @@ def load(endpoints: int, points: int, spans_per_s: int, seconds: float) -> dict[
         "spans_per_s": round((ended["spans"] - begun["spans"]) / elapsed_s),
         "seconds": round(elapsed_s, 1),
         "ticks_per_s": round(ticks / elapsed_s, 2),
+        "ticks_per_s_learned": round(
+            (ended["ticks"] - learned["ticks"]) / (ended["time_s"] - learned["time_s"]), 2
+        ),
         "tick_ms_mean": round((ended["tick_s"] - begun["tick_s"]) / max(ticks, 1) * 1e3, 2),
         "late_over_100ms": int(ended["late"] - begun["late"]),
         "cores": round((ended["cpu_s"] - begun["cpu_s"]) / elapsed_s, 3),
         "rss_mb": round(ended["rss_mb"], 1),
-        **sent,
+        "failed_requests": failed,
     }
 
 
@@ -131,41 +139,49 @@ async def _report_once(served: Served, endpoints: int) -> None:
         await channel.unary_unary(METRICS_EXPORT)(body, timeout=10)
 
 
-async def _send(
-    served: Served, endpoints: int, points: int, spans_per_s: int, seconds: float
-) -> dict[str, int]:
-    share = -(-endpoints // SENDS_PER_S)
-    pages = [
-        payloads.metrics(range(low, min(low + share, endpoints)), points)
-        for low in range(0, endpoints, share)
-    ]
-    each = -(-spans_per_s // SENDS_PER_S)
-    traces = [payloads.spans(endpoints, i * each, each) for i in range(SENDS_PER_S)]
-    failed = 0
+class _Fleet:
+    """What a fleet sends, tenth of a second by tenth of a second."""
 
-    async def post(export: Any, body: bytes) -> None:
-        nonlocal failed
-        try:
-            await export(body, timeout=10)
-        except grpc.aio.AioRpcError:
-            failed += 1
+    def __init__(self, endpoints: int, points: int, spans_per_s: int) -> None:
+        share = -(-endpoints // SENDS_PER_S)
+        self._pages = [
+            payloads.metrics(range(low, min(low + share, endpoints)), points)
+            for low in range(0, endpoints, share)
+        ]
+        each = -(-spans_per_s // SENDS_PER_S)
+        self._traces = [payloads.spans(endpoints, i * each, each) for i in range(SENDS_PER_S)]
+        self._step = 0
 
-    async with (
-        grpc.aio.insecure_channel(
-            served.otlp, options=[("grpc.max_send_message_length", -1)]
-        ) as channel,
-        asyncio.TaskGroup() as group,
-    ):
-        exports = channel.unary_unary(METRICS_EXPORT), channel.unary_unary(TRACES_EXPORT)
-        begun_s = time.monotonic()
-        for step in range(round(seconds * SENDS_PER_S)):
-            await asyncio.sleep(begun_s + step / SENDS_PER_S - time.monotonic())
-            now_ns, count = time.time_ns(), float(1000 + 100 * step)
-            page = pages[step % len(pages)]
-            group.create_task(post(exports[0], payloads.stamped(page, now_ns, count)))
-            body = payloads.stamped(traces[step % len(traces)], now_ns, count)
-            group.create_task(post(exports[1], body))
-    return {"failed_requests": failed}
+    def _bodies(self) -> tuple[bytes, bytes]:
+        now_ns, count = time.time_ns(), float(1000 + 100 * self._step)
+        page = self._pages[self._step % len(self._pages)]
+        trace = self._traces[self._step % len(self._traces)]
+        self._step += 1
+        return payloads.stamped(page, now_ns, count), payloads.stamped(trace, now_ns, count)
+
+    async def report(self, served: Served, seconds: float) -> int:
+        """Send for so long; the number of requests that failed."""
+        failed = 0
+
+        async def post(export: Any, body: bytes) -> None:
+            nonlocal failed
+            try:
+                await export(body, timeout=10)
+            except grpc.aio.AioRpcError:
+                failed += 1
+
+        options = [("grpc.max_send_message_length", -1)]
+        async with (
+            grpc.aio.insecure_channel(served.otlp, options=options) as channel,
+            asyncio.TaskGroup() as group,
+        ):
+            exports = channel.unary_unary(METRICS_EXPORT), channel.unary_unary(TRACES_EXPORT)
+            begun_s = time.monotonic()
+            for step in range(round(seconds * SENDS_PER_S)):
+                await asyncio.sleep(begun_s + step / SENDS_PER_S - time.monotonic())
+                for export, body in zip(exports, self._bodies(), strict=True):
+                    group.create_task(post(export, body))
+        return failed
 
 
 def _sample(served: Served) -> dict[str, float]:

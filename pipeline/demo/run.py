@@ -42,7 +42,9 @@ def run(seconds: float, *, headless: bool, as_json: bool) -> int:
 def _check_parts() -> None:
     missing = [name for name in NEEDED if not _is_installed(name)]
     if missing:
-        raise DependencyLost(f"needs {', '.join(missing)}: pip install 'tailrace[demo]'")
+        raise DependencyLost(
+            f"needs {', '.join(missing)}: make demo, or pip install '.[demo]' in a checkout"
+        )
 
 
 def _is_installed(module: str) -> bool:

@@ -67,5 +67,8 @@ def test_a_missing_part_is_one_sentence_that_says_what_to_install(
     assert run.run(20, headless=True, as_json=True) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    wanted = "tailrace demo: needs no_such_part, nor.this: pip install 'tailrace[demo]'"
+    wanted = (
+        "tailrace demo: needs no_such_part, nor.this: "
+        "make demo, or pip install '.[demo]' in a checkout"
+    )
     assert captured.err.strip() == wanted

@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check --quiet
+PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check --quiet
 
 .PHONY: demo test collector proto format readme golden clean help
 

@@ -111,10 +111,6 @@ class LoopThread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
-
     def _run(self) -> None:
         while not (self._stop.is_set() and len(self._channel) == 0):
             self._supervised("tick", self._tick_if_due)

@@ -118,12 +118,12 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._pool.shutdown(wait=True)
+        await asyncio.to_thread(self._pool.shutdown)
         ended = await asyncio.to_thread(self._thread.stop, 2 * grace_s)
         if not ended:
             log.error("the loop thread did not end in time")
         await self._decisions.stop(grace_s)
-        self._saver.shutdown(wait=True)
+        await asyncio.to_thread(self._saver.shutdown)
         if self._store is not None:
             self._store.release()
         if self._metrics is not None:

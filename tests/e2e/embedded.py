@@ -1,5 +1,7 @@
-"""A whole service in this process, on free ports, and plain gRPC towards it."""
+"""A whole service in this process, on free ports, and gRPC and commands towards it."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,17 @@ receive: {listen: "127.0.0.1:0"}
 publish: {listen: "127.0.0.1:0"}
 telemetry: {metrics_listen: ""}
 """
+
+
+def tailrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a person would, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 class Running:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.embedded import Running, running
+from tests.e2e.embedded import Running, running, tailrace
 from tests.hand_fleet import static_pool
 
 MEMBER = "10.0.0.1:8000"
@@ -18,16 +18,6 @@ MEMBER = "10.0.0.1:8000"
 def service() -> Iterator[Running]:
     with running(static_pool([MEMBER, "10.0.0.2:8000"])) as found:
         yield found
-
-
-def tailrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def test_why_explains_an_endpoint_by_id_or_address(service: Running) -> None:

@@ -16,7 +16,7 @@ from pipeline.model import OtlpSignal
 from pipeline.state import StateStore
 from pipeline.wire import decisions_pb2 as wire
 from pipeline.wire.decisions_pb2_grpc import DecisionsStub, OperatorStub
-from tests.e2e.embedded import PORTS, Running, running
+from tests.e2e.embedded import PORTS, Running, running, tailrace
 from tests.hand_fleet import HandFleet, static_pool
 
 ADDRESSES = [f"10.0.0.{i}:8000" for i in range(1, 5)]
@@ -38,16 +38,6 @@ def get(service: Running) -> wire.Snapshot:
 
 def weights(snapshot: wire.Snapshot) -> dict[str, int]:
     return {each.id: each.weight for each in snapshot.endpoints}
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 async def seen_by_all(clients: list[DecisionsClient], weight: int, timeout_s: float) -> None:
@@ -72,7 +62,7 @@ async def test_off_reaches_every_watcher_within_two_seconds() -> None:
     """
     with running(static_pool(ADDRESSES)) as service:
         pinned = await asyncio.to_thread(
-            command, "override", "pin", ADDRESSES[0], "--value", "77", "-a", service.decisions
+            tailrace, "override", "pin", ADDRESSES[0], "--value", "77", "-a", service.decisions
         )
         assert pinned.returncode == 0, pinned.stderr
         clients = [DecisionsClient(service.decisions, agent_id=f"a{i}") for i in range(10)]
@@ -101,7 +91,7 @@ def test_a_restart_keeps_weights_overrides_and_the_epoch(tmp_path: Path) -> None
     fleet = HandFleet(ADDRESSES)
     with running(static_pool(ADDRESSES), state=tmp_path) as service:
         feed(service, fleet)
-        done = command("override", "pin", ADDRESSES[1], "--value", "250", "-a", service.decisions)
+        done = tailrace("override", "pin", ADDRESSES[1], "--value", "250", "-a", service.decisions)
         assert done.returncode == 0, done.stderr
         last = _eventually(service, lambda s: weights(s)[ADDRESSES[1]] == 250)
     with running(static_pool(ADDRESSES), state=tmp_path) as service:
@@ -118,7 +108,7 @@ def test_state_of_another_shape_costs_its_stage_and_no_other(tmp_path: Path) -> 
     aside.
     """
     with running(static_pool(ADDRESSES), state=tmp_path) as service:
-        done = command("override", "pin", ADDRESSES[0], "--value", "77", "-a", service.decisions)
+        done = tailrace("override", "pin", ADDRESSES[0], "--value", "77", "-a", service.decisions)
         assert done.returncode == 0, done.stderr
         before = get(service)
     StateStore(tmp_path).save("decide", {"version": 99})
@@ -134,7 +124,7 @@ def test_a_state_folder_in_use_is_one_line_that_names_it(tmp_path: Path) -> None
     config = tmp_path / "second.yaml"
     config.write_text(PORTS + f'state: {{folder: "{tmp_path}/state"}}\n')
     with running(state=tmp_path / "state"):
-        done = command("serve", "--config", str(config))
+        done = tailrace("serve", "--config", str(config))
     assert done.returncode == 2
     assert f"{tmp_path}/state is in use by another service" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -219,7 +209,7 @@ def test_a_bad_configuration_is_one_line_with_the_path_and_exit_code_2(
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     for arguments in (("check", str(file)), ("serve", "--config", str(file))):
-        done = command(*arguments)
+        done = tailrace(*arguments)
         assert done.returncode == 2
         assert str(file) in done.stderr
         assert told in done.stderr
@@ -229,10 +219,10 @@ def test_a_bad_configuration_is_one_line_with_the_path_and_exit_code_2(
 def test_check_prints_a_tree_that_is_itself_a_valid_configuration(tmp_path: Path) -> None:
     file = tmp_path / "empty.yaml"
     file.write_text("")
-    first = command("check", str(file))
+    first = tailrace("check", str(file))
     assert first.returncode == 0
     file.write_text(first.stdout)
-    assert command("check", str(file)).stdout == first.stdout
+    assert tailrace("check", str(file)).stdout == first.stdout
 
 
 def test_a_taken_port_is_one_line_that_names_it() -> None:

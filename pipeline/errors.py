@@ -25,6 +25,10 @@ class Rejected(TailraceError):
         self.description = description
 
 
+class Unauthenticated(TailraceError):
+    """No credentials, or wrong ones (UNAUTHENTICATED); the message never holds any of them."""
+
+
 class Overloaded(TailraceError):
     """A bound is reached, retryable (UNAVAILABLE with RetryInfo)."""
 

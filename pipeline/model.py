@@ -32,6 +32,36 @@ class OtlpSignal(StrEnum):
     PROFILES = "profiles"
 
 
+class Encoding(StrEnum):
+    """How the bytes of a request are compressed."""
+
+    IDENTITY = "identity"
+    GZIP = "gzip"
+    DEFLATE = "deflate"
+    ZSTD = "zstd"
+
+
+class Export(NamedTuple):
+    """One export request as it came over the wire."""
+
+    signal: OtlpSignal
+    body: bytes
+    encoding: Encoding = Encoding.IDENTITY
+    is_json: bool = False
+    """OTLP's JSON encoding instead of protobuf."""
+    max_bytes: int = 64 << 20
+    """What it may become when inflated: what the receiver has set aside for it."""
+
+
+class Client(NamedTuple):
+    """Who sent a request, as far as the transport knows."""
+
+    peer: str
+    """Its address without the port, or the path of a local socket."""
+    name: str = ""
+    """Of the bearer token or of the client certificate that proved it; "" = nobody asked."""
+
+
 class Receipt(NamedTuple):
     """What a sender is told after its batch was folded: OTLP's partial success."""
 

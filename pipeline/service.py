@@ -31,7 +31,7 @@ from pipeline.file_watcher import FileWatcher
 from pipeline.journal import Batch, JournalWriter, Operation, Start
 from pipeline.loop import Loop, UnusableState
 from pipeline.loop_thread import Asked, Item, LoopThread, Received
-from pipeline.model import OtlpSignal, Override, Receipt, Snapshot, State
+from pipeline.model import Client, Export, Override, Receipt, Snapshot, State
 from pipeline.publish.own_spans import OwnSpans
 from pipeline.publish.records import Board
 from pipeline.publish.watch import DecisionsServer
@@ -134,7 +134,7 @@ class Service:
 
     # data in
 
-    async def _submit(self, kind: OtlpSignal, body: bytes, peer: str) -> Receipt:
+    async def _submit(self, export: Export, client: Client) -> Receipt:
         """Decode in the pool, fold in the loop thread, acknowledge after the fold."""
         event_loop = asyncio.get_running_loop()
         done: asyncio.Future[Receipt] = event_loop.create_future()
@@ -143,23 +143,24 @@ class Service:
         def finish(result: Receipt | Exception) -> None:
             _settle(event_loop, done, result)
 
-        event_loop.run_in_executor(self._pool, self._decode, place, kind, body, peer, finish)
+        event_loop.run_in_executor(self._pool, self._decode, place, export, client, finish)
         return await done
 
     def _decode(
         self,
         place: Place[Item],
-        kind: OtlpSignal,
-        body: bytes,
-        peer: str,
+        export: Export,
+        client: Client,
         finish: Callable[[Receipt | Exception], None],
     ) -> None:
+        kind = export.signal
         try:
-            columns = self._decoder().decode(kind, body)
+            columns = self._decoder().decode(kind, export.body)
             record = None
-            sender = self._senders.of(peer)
+            sender = self._senders.of(client.peer)
             if self._record is not None:
-                record = Batch(kind, redact(kind, body), peer, int(sender.rights))
+                body = redact(kind, export.body)
+                record = Batch(kind, body, client.peer, int(sender.rights))
         except Rejected as error:
             self._channel.abandon(place)
             self.telemetry.dropped_total.labels("decode", error.reason).inc()

@@ -19,13 +19,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from pipeline.address import is_loopback, peer_host, split_listen
 from pipeline.errors import ConfigError, DependencyLost, Overloaded, Rejected
-from pipeline.model import Config, OtlpSignal, Receipt
+from pipeline.model import Client, Config, Export, OtlpSignal, Receipt
 from pipeline.receive.admission import Admission, Limits
 from pipeline.receive.google_rpc import bad_request_trailers, partial_success, retry_trailers
 from pipeline.telemetry import Telemetry
 
-Submit: TypeAlias = Callable[[OtlpSignal, bytes, str], Awaitable[Receipt]]
-"""(signal, body, peer) -> what the sender is told, once the batch is decoded and folded."""
+Submit: TypeAlias = Callable[[Export, Client], Awaitable[Receipt]]
+"""(request, who sent it) -> what the sender is told, once the batch is decoded and folded."""
 
 _COLLECTOR: Final = "opentelemetry.proto.collector"
 SERVICES: Final[Mapping[OtlpSignal, str]] = {
@@ -179,7 +179,8 @@ class OtlpGrpcServer:
         await self._admission.admit(size, remaining_s)
         self._telemetry.bytes_in_flight.set(self._admission.in_flight_bytes)
         self._telemetry.received_bytes_total.labels(signal.value).inc(size)
-        work = asyncio.ensure_future(self._submit(signal, body, peer_host(context.peer())))
+        client = Client(peer_host(context.peer()))
+        work = asyncio.ensure_future(self._submit(Export(signal, body), client))
         self._work.add(work)
         work.add_done_callback(partial(self._worked, size))
         # A sender that leaves cancels this wait, not the work: no batch is folded by halves.

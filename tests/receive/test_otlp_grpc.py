@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 
 from pipeline.errors import ConfigError, DependencyLost, Overloaded, Rejected
-from pipeline.model import OtlpSignal, Receipt
+from pipeline.model import Client, Export, OtlpSignal, Receipt
 from pipeline.receive.google_rpc import RETRY_INFO, STATUS_DETAILS
 from pipeline.receive.otlp_grpc import MIB, SERVICES, OtlpGrpcServer, ReceiveConfig, server_options
 from pipeline.telemetry import Telemetry
@@ -38,8 +38,8 @@ class Sink:
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()
 
-    async def submit(self, signal: OtlpSignal, body: bytes, peer: str) -> Receipt:
-        self.calls.append((signal, body, peer))
+    async def submit(self, export: Export, client: Client) -> Receipt:
+        self.calls.append((export.signal, export.body, client.peer))
         self.entered.set()
         if self.gate is not None:
             await self.gate.wait()

@@ -6,41 +6,55 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test collector proto format readme golden clean help
+CRATE := pipeline/decode/native
+CRATE_SOURCES := $(CRATE)/Cargo.toml $(shell find $(CRATE)/src -name '*.rs' 2>/dev/null)
+CARGO := $(shell command -v cargo 2>/dev/null)
+# The stamps say what they were made with: the first make after Rust was installed builds the crate.
+BUILT := $(if $(CARGO),native,python)
+DEMO := $(VENV)/.demo-$(BUILT)
+TEST := $(VENV)/.test-$(BUILT)
+
+.PHONY: demo test fuzz collector proto format readme golden clean help
 
 help:
 	@echo "make demo       real engines, real traffic, live in this terminal (ARGS=...)"
 	@echo "make test       every test that this machine can run (ARGS=...)"
+	@echo "make fuzz       feed the native decoder damaged requests for a minute (ARGS=seconds)"
 	@echo "make collector  build the real OpenTelemetry Collector for the end-to-end tests (go, minutes)"
 	@echo "make format     ruff format and safe fixes"
 	@echo "make readme     regenerate the tables of the README"
 	@echo "make golden     renew the decisions expected of the golden recording"
 	@echo "make proto      regenerate pipeline/wire from the .proto files"
 
-demo: $(VENV)/.demo
+demo: $(DEMO)
+	@$(SAY_DECODER)
 	@$(BIN)/tailrace demo $(ARGS)
 
-test: $(VENV)/.test
+test: $(TEST)
+	@$(SAY_DECODER)
 	@$(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(TEST)
+	@$(BIN)/python -m tests.decode.fuzz $(ARGS)
 
 collector:
 	@tests/otelcol/build.sh
 
-format: $(VENV)/.test
+format: $(TEST)
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-proto: $(VENV)/.test
+proto: $(TEST)
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
 		pipeline/wire/decisions.proto
 
-readme: $(VENV)/.test
+readme: $(TEST)
 	@$(BIN)/python -m tests.readme
 
-golden: $(VENV)/.test
+golden: $(TEST)
 	@$(BIN)/python -m tests.golden.expect
 
 clean:
-	@rm -rf $(VENV) build *.egg-info
+	@rm -rf $(VENV) build *.egg-info $(CRATE)/target $(CRATE)/fuzz/target pipeline/decode/_native*.so
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -50,12 +64,30 @@ $(VENV)/.python:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.python pyproject.toml
+# The install goes on without the crate, be it for want of cargo or for a compile error. The first is
+# said aloud, the second is an error. An older build must not pass for this one, hence the rm.
+define INSTALL
+@rm -f pipeline/decode/_native*.so
+@$(PIP) install --editable '.[demo]' $(1)
+@if [ -n "$(CARGO)" ] && ! $(BIN)/tailrace doctor --require native >/dev/null; then \
+	echo; echo "THE NATIVE DECODER DOES NOT BUILD OR LOAD, though cargo is here:" \
+		"a compile error shows below, or with $(BUILD_CRATE)"; \
+	$(BUILD_CRATE); $(BIN)/tailrace doctor --require native | tail -n 2; exit 1; \
+fi >&2
+endef
+
+BUILD_CRATE := PYO3_PYTHON=$(abspath $(BIN))/python cargo build --quiet --release --manifest-path $(CRATE)/Cargo.toml
+
+SAY_DECODER := [ -n "$(CARGO)" ] || printf '\n*** %s\n*** %s\n\n' \
+	"no cargo: the reference decoder serves, about 30 times slower;" \
+	"install Rust from https://rustup.rs and run make again" >&2
+
+$(DEMO): $(VENV)/.python pyproject.toml $(CRATE_SOURCES)
 	@echo "installing Tailrace and real llama.cpp engines (once)" >&2
-	@$(PIP) install --editable '.[demo]'
+	$(call INSTALL)
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.demo pyproject.toml
+$(TEST): $(DEMO) pyproject.toml
 	@echo "installing the test tools (once)" >&2
-	@$(PIP) install --editable '.[demo]' --group test
+	$(call INSTALL,--group test)
 	@touch $@

@@ -1,6 +1,7 @@
 """The `tailrace` command: parses, calls, exits. Heavy imports wait until their command runs."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,15 @@ app.add_typer(bench, name="bench")
 
 DEFAULT_ADDRESS = "127.0.0.1:4320"
 
+GRPC_ENVIRONMENT = {
+    # What gRPC says on its own is no JSON and has no bound; the service says the same itself.
+    "GRPC_VERBOSITY": "NONE",
+    # Reads sockets in the thread that waits for them, in pieces as large as the message: a fifth
+    # less CPU a request. A gRPC that no longer knows these names passes over them.
+    "GRPC_EXPERIMENTS": "-event_engine_listener,tcp_frame_size_tuning",
+}
+"""Read by gRPC when it is first imported; what the user has set stays."""
+
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="YAML file; all defaults without it.")
 ]
@@ -39,6 +49,8 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service until Ctrl-C or SIGTERM."""
+    for name, value in GRPC_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     from pipeline import service
     from pipeline.config import load
     from pipeline.telemetry import configure_logs
@@ -137,12 +149,23 @@ def doctor(
     require: Annotated[
         list[str] | None, typer.Option(help="Fail unless these parts are here (or: all).")
     ] = None,
+    connect: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Ask a running service instead: its metrics address, such as 127.0.0.1:9464.",
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say which real parts and kernel abilities this machine has, and how to get the others."""
-    from pipeline.doctor import run
+    """Say which real parts this machine has, or what is wrong with a running service."""
+    from pipeline import doctor
 
-    raise typer.Exit(run(require or [], as_json=as_json))
+    if not connect:
+        raise typer.Exit(doctor.run(require or [], as_json=as_json))
+    if require:
+        raise typer.BadParameter("--require asks about this machine, --connect about a service")
+    raise typer.Exit(doctor.connect(connect, as_json=as_json))
 
 
 @app.command()
@@ -170,6 +193,78 @@ def bench_load(
     from pipeline.bench.load import load
 
     print(json.dumps(load(endpoints, points, spans, seconds)))
+
+
+@bench.command("ingest")
+def bench_ingest(
+    peers: Annotated[bool, typer.Option("--peers", help="Rotel and the Collector too.")] = False,
+    as_json: JsonOption = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One short round at 1,000 a batch: whether it works.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Measured, a round.")] = 10.0,
+    warm: Annotated[float, typer.Option(min=0.0, help="Seconds before each.")] = 3.0,
+    batches: Annotated[str, typer.Option(help="Items a request.")] = "10,100,1000,8192",
+    compression: Annotated[str, typer.Option(help="none, gzip")] = "none,gzip",
+    signals: Annotated[str, typer.Option(help="spans, points")] = "spans,points",
+    levels: Annotated[str, typer.Option(help="A: receive, decode. B: and fold.")] = "A,B",
+    connections: Annotated[int, typer.Option(min=1)] = 1,
+    in_flight: Annotated[int, typer.Option(min=1, help="Open requests, of all.")] = 16,
+) -> None:
+    """Items per second and core, side by side with others; a table, or one JSON document."""
+    from pipeline.bench import report
+    from pipeline.bench.ingest import run
+
+    plan = report.plan(
+        quick=quick,
+        peers=peers,
+        rounds=rounds,
+        seconds=seconds,
+        warm_s=warm,
+        batches=batches,
+        compressions=compression,
+        signals=signals,
+        levels=levels,
+        connections=connections,
+        in_flight=in_flight,
+    )
+    report.ingest(run(plan, report.tell), as_json=as_json)
+
+
+@bench.command("overload")
+def bench_overload(
+    as_json: JsonOption = False,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Of overload.")] = 60.0,
+    offered_x: Annotated[float, typer.Option(min=0.1, help="Times the maximum.")] = 3.0,
+    compression: Annotated[str, typer.Option(help="none or gzip")] = "none",
+    batch: Annotated[int, typer.Option(min=1, help="Spans a request.")] = 1000,
+) -> None:
+    """Three times what it can take: what is refused, what is lost, when it is well again."""
+    from pipeline.bench import report
+    from pipeline.bench.overload import Plan, run
+
+    plan = Plan(
+        seconds=seconds,
+        offered_x=offered_x,
+        compression=report.compression(compression),
+        batch=batch,
+    )
+    report.figures("Overload", [run(plan, report.tell)], as_json=as_json)
+
+
+@bench.command("fleet")
+def bench_fleet(
+    as_json: JsonOption = False,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Measured, a variant.")] = 60.0,
+    scrape: Annotated[str, typer.Option(help="Seconds between scrapes, a variant each.")] = "15,1",
+) -> None:
+    """The reference fleet of 1,200 engines: cores, memory, age of decisions."""
+    from pipeline.bench import report
+    from pipeline.bench.fleet import run
+
+    variants = [run(each, seconds, report.tell) for each in report.seconds("--scrape", scrape)]
+    report.figures("Reference fleet", variants, as_json=as_json)
 
 
 @bench.command("start")

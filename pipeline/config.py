@@ -5,6 +5,7 @@ Every field has a default that works on a laptop, so an empty file is valid.
 """
 
 import ast
+import fnmatch
 import functools
 import inspect
 import ipaddress
@@ -22,12 +23,13 @@ from pipeline.decide.config import DecideConfig
 from pipeline.errors import ConfigError
 from pipeline.fold.endpoints import FoldConfig
 from pipeline.fold.requests import RequestConfig
-from pipeline.model import Config, PoolConfig, Rights, Sender
+from pipeline.ingest import Acknowledge
+from pipeline.model import Client, Config, PoolConfig, Rights, Sender
 from pipeline.normalise.endpoint import MAX_NAME, is_name
 from pipeline.normalise.identity import IdentityConfig
 from pipeline.normalise.membership import check_members
 from pipeline.publish.config import PublishConfig
-from pipeline.receive.otlp_grpc import ReceiveConfig, check_config
+from pipeline.receive.config import ReceiveConfig, check_config
 from pipeline.yaml_text import parse_yaml
 
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -39,6 +41,8 @@ RIGHTS: Final = {
     "requests": Rights.REQUESTS,
     "identity": Rights.IDENTITY,
 }
+_CLIENTS_REMEMBERED: Final = 4096
+"""Whose rights are looked up only once."""
 
 
 class LoopConfig(Config, frozen=True, kw_only=True):
@@ -50,13 +54,25 @@ class LoopConfig(Config, frozen=True, kw_only=True):
     """Places in the one ordered queue; beyond it senders are asked to retry."""
     decode_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Workers that decode; more than one pays only with a decoder that releases the GIL."""
+    acknowledge: Acknowledge = "after-fold"
+    """When senders are told "ok". after-fold: what was acknowledged is in the windows, and nothing
+    of it is lost with the process. on-enqueue: as soon as a request is admitted, before it is
+    decoded; a process that is killed loses what it had acknowledged and not folded, at most
+    max_owed_bytes (at SIGTERM nothing), and a request that turns out to be malformed is counted in
+    lost_requests_total instead of refused."""
+    max_owed_bytes: Annotated[int, msgspec.Meta(ge=0)] = 32 << 20
+    """on-enqueue: bytes of requests, as they came, that may be acknowledged and not yet folded;
+    requests beyond are acknowledged after their fold. Receiver processes share it equally."""
 
 
 class SenderConfig(Config, frozen=True, kw_only=True):
-    """What the data of senders from one network may do; the first match decides."""
+    """What the data of some senders may do; the first entry that matches decides."""
 
-    network: str
-    """CIDR, such as 10.0.0.0/8 or ::1/128."""
+    network: str = ""
+    """CIDR that they send from, such as 10.0.0.0/8 or ::1/128; "" = any."""
+    name: str = ""
+    """Shell pattern of the name of their token or client certificate, such as gateway-*; "" = any,
+    those without a name too."""
     rights: tuple[Right, ...]
     """metrics: become signals; requests: spans and access logs count, failures included;
     identity: `tailrace.endpoint`, `tailrace.pool`, `tailrace.address` are believed."""
@@ -152,28 +168,32 @@ def dump(config: TailraceConfig) -> str:
 
 
 class Senders:
-    """What senders may do, by the network that they come from."""
+    """What senders may do, by the network that they come from and the name that they proved."""
 
     def __init__(self, entries: tuple[SenderConfig, ...]) -> None:
-        """The first entry whose network matches decides."""
-        self._networks = [
+        """The first entry that matches decides."""
+        self._entries = [
             (
-                ipaddress.ip_network(entry.network),
+                ipaddress.ip_network(entry.network) if entry.network else None,
+                entry.name,
                 functools.reduce(operator.or_, map(RIGHTS.__getitem__, entry.rights), Rights.NONE),
             )
             for entry in entries
         ]
+        self.of: Final = functools.lru_cache(_CLIENTS_REMEMBERED)(self._of)
+        """Client -> Sender: the rights of a client; its peer is an IP address or a local socket."""
 
-    def of(self, peer: str) -> Sender:
-        """The rights of `peer`, an IP address or the path of a local socket."""
+    def _of(self, client: Client) -> Sender:
         try:
-            address = ipaddress.ip_address(peer)
+            address = ipaddress.ip_address(client.peer)
         except ValueError:
             address = ipaddress.ip_address("127.0.0.1")  # a local socket
-        for network, rights in self._networks:
-            if address in network:
-                return Sender(peer, rights)
-        return Sender(peer, Rights.NONE)
+        for network, name, rights in self._entries:
+            if network is not None and address not in network:
+                continue
+            if not name or (client.name and fnmatch.fnmatchcase(client.name, name)):
+                return Sender(client.peer, rights)
+        return Sender(client.peer, Rights.NONE)
 
 
 def _with_path_first(message: str) -> str:
@@ -184,8 +204,10 @@ def _with_path_first(message: str) -> str:
 
 def _validate(config: TailraceConfig) -> None:
     for i, entry in enumerate(config.senders):
+        if not entry.network and not entry.name:
+            raise ConfigError(f"senders[{i}]: needs a network, a name or both")
         try:
-            ipaddress.ip_network(entry.network)
+            ipaddress.ip_network(entry.network or "::/0")
         except ValueError as error:
             raise ConfigError(f"senders[{i}].network: {error}") from error
     names = [pool.name for pool in config.pools]
@@ -193,7 +215,8 @@ def _validate(config: TailraceConfig) -> None:
         _validate_pool(f"pools[{i}]", pool)
         if pool.name in names[:i]:
             raise ConfigError(f"pools[{i}].name: {pool.name!r} is listed twice")
-    if not (names or is_loopback(config.receive.listen)):
+    listens = (config.receive.listen, config.receive.http.listen)
+    if not names and not all(is_loopback(listen) for listen in listens if listen):
         raise ConfigError(
             "pools: off loopback the source of membership must be chosen; list the pools, or "
             'name one "*" with membership telemetry to take in all that report'

@@ -5,7 +5,6 @@ One thread calls it, with time passed in. Service and replay drive this one clas
 slices a tick may come first, so a large batch never makes one late.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -30,6 +29,7 @@ from pipeline.model import (
     PointColumns,
     RequestRows,
     RequestWindow,
+    Rights,
     SampleRows,
     Sender,
     SignalMatrix,
@@ -66,6 +66,16 @@ MISFITS: Final = (
 )
 """How a stage meets state of another shape than its own."""
 
+ROW_REASONS: Final = (
+    "late",
+    "future",
+    "unknown_slot",
+    "series_full",
+    "duplicate",
+    "out_of_order",
+)
+"""Why the fold leaves a whole row out; other reasons cost a value of it."""
+
 Drop = Callable[[str, str, int], None]
 """Called with (stage, reason, how many)."""
 
@@ -83,15 +93,19 @@ class UnusableState(TailraceError):
 class Work:
     """One normalised batch on its way into the fold, slice by slice."""
 
-    __slots__ = ("done", "now", "parts")
+    __slots__ = ("done", "left_out", "now", "parts", "rows")
 
     def __init__(self, canonical: Canonical, now: Instant) -> None:
         """Cut the rows of `canonical` into slices, all folded as of `now`."""
         self.now = now
         self.parts: list[RequestRows | SampleRows] = []
         self.done = 0
+        self.rows = 0
+        self.left_out = 0
+        """Of the rows, by the fold."""
         for rows in (canonical.requests, canonical.samples):
             if rows is not None:
+                self.rows += rows.n
                 self.parts += [
                     rows.part(low, low + SLICE_ROWS) for low in range(0, rows.n, SLICE_ROWS)
                 ]
@@ -112,6 +126,8 @@ class Loop:
         self.endpoint_fold = EndpointFold(config.fold)
         self.request_fold = RequestFold(config.requests)
         self.decider = Decider(config.decide, config.pools)
+        shortest_s = config.decide.latency.window_s
+        self._timed_windows = {s for s in WINDOWS_S if s >= shortest_s} | {SIGNAL_WINDOW_S}
         self.epoch = 0
         self.early_tick_wanted = False
         self._dropped = dropped
@@ -122,6 +138,8 @@ class Loop:
     def begin(self, columns: Columns, sender: Sender, now: Instant) -> Work:
         """Normalise a decoded batch; nothing of it counts until its slices are folded."""
         self._count("decode", columns.dropped)
+        if sender.rights == Rights.NONE:
+            return self._refuse_all(columns, sender, now)
         canonical = self._normalise(columns, sender, now)
         self._count("normalise", canonical.dropped)
         notes, reasons = self.identity.take_notes()
@@ -135,11 +153,13 @@ class Loop:
         part = work.parts[work.done]
         work.done += 1
         if isinstance(part, RequestRows):
-            self._count("fold", self.request_fold.fold(part, work.now))
+            left_out = self.request_fold.fold(part, work.now)
             self.early_tick_wanted |= bool(part.refused.any())
         else:
-            self._count("fold", self.endpoint_fold.fold(part, work.now))
+            left_out = self.endpoint_fold.fold(part, work.now)
             self.early_tick_wanted |= self.endpoint_fold.saw_down(part)
+        self._count("fold", left_out)
+        work.left_out += sum(left_out.get(reason, 0) for reason in ROW_REASONS)
 
     def fold_all(self, work: Work) -> None:
         """Fold what is left of `work`."""
@@ -162,11 +182,15 @@ class Loop:
     def observe(self, now: Instant) -> Observation:
         """What a tick at `now` decides from."""
         directory = self.identity.directory()
-        windows = {seconds: self.request_fold.window(seconds, now) for seconds in WINDOWS_S}
-        signals = self.endpoint_fold.signals(now, directory)
+        windows = {
+            seconds: self.request_fold.window(seconds, now, latency=seconds in self._timed_windows)
+            for seconds in WINDOWS_S
+        }
+        signals = self.endpoint_fold.signals(now, directory, quantiles=False)
         self._add_window_signals(signals, windows[SIGNAL_WINDOW_S])
-        row = SIGNAL_INDEX["token_length_deviation"]
-        signals.value[row] = self.request_fold.token_length_deviation(directory, now)
+        if self.decider.reads_token_lengths:
+            row = SIGNAL_INDEX["token_length_deviation"]
+            signals.value[row] = self.request_fold.token_length_deviation(directory, now)
         heard_age_s = np.minimum(
             self.endpoint_fold.heard_age_s(now), self.request_fold.heard_age_s(now)
         )
@@ -253,6 +277,14 @@ class Loop:
             return normalise_logs(columns, self.identity, sender, now)
         return Canonical()
 
+    def _refuse_all(self, columns: Columns, sender: Sender, now: Instant) -> Work:
+        """Nothing of a sender without any right is looked at."""
+        self._count("normalise", {"sender_rights": columns.n})
+        if columns.n:
+            text = f"{sender.peer} sends without any right; it is left out"
+            self.identity.tell(text, "sender_rights", sender.peer)
+        return Work(Canonical(), now)
+
     def _note(self, *texts: str) -> None:
         self._notes += texts[: MAX_NOTES - len(self._notes)]
 
@@ -287,6 +319,6 @@ class Loop:
             signals.age_s[row] = np.where(np.isnan(column), np.inf, 0.0)
 
     def _count(self, stage: str, counts: Mapping[str, int]) -> None:
-        for reason, count in Counter(counts).items():
+        for reason, count in counts.items():
             if count:
                 self._dropped(stage, reason, count)

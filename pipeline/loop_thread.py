@@ -17,6 +17,7 @@ import structlog
 from pipeline.channel import Channel
 from pipeline.clock import NS_PER_S, Clock, Instant
 from pipeline.errors import DependencyLost, TailraceError
+from pipeline.ingest import Received
 from pipeline.journal import (
     Batch,
     Entry,
@@ -28,7 +29,7 @@ from pipeline.journal import (
     Tick,
 )
 from pipeline.loop import Loop, Work
-from pipeline.model import Columns, Override, Receipt, Sender, Snapshot
+from pipeline.model import Client, Columns, OtlpSignal, Override, Receipt, Sender, Snapshot
 from pipeline.telemetry import Telemetry
 
 EARLY_TICK_GAP_NS: Final = 20_000_000
@@ -39,17 +40,6 @@ IDLE_WAIT_S: Final = 0.25
 """Longest wait for an entry, so that a stop is noticed soon."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Received:
-    """A decoded export request; `done` gets a `Receipt` once it is folded, or an error."""
-
-    columns: Columns
-    sender: Sender
-    record: Batch | None
-    """What the journal keeps of it; None when nothing is recorded."""
-    done: Callable[[Receipt | Exception], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +62,7 @@ class LoopThread:
         channel: Channel[Item],
         clock: Clock,
         *,
+        sender_of: Callable[[Client], Sender],
         tick_s: float,
         publish: Callable[[Snapshot, int], None],
         telemetry: Telemetry,
@@ -79,10 +70,14 @@ class LoopThread:
         save: Callable[[dict[str, Mapping[str, Any]]], None] | None = None,
         save_every_s: float = 60.0,
     ) -> None:
-        """`publish` gets each snapshot and its cost in ns; `save` a state export between ticks."""
+        """`publish` gets each snapshot and its cost in ns; `save` a state export between ticks.
+
+        `sender_of` tells what a client's data may do.
+        """
         self._loop = loop
         self._channel = channel
         self._clock = clock
+        self._sender_of = sender_of
         self._tick_ns = round(tick_s * NS_PER_S)
         self._publish = publish
         self._telemetry = telemetry
@@ -95,6 +90,7 @@ class LoopThread:
         self._early_from_ns = 0
         self._saved_ns = 0
         self._slices_before_tick = 0
+        self._flow = {signal: _Flow(telemetry, signal.value) for signal in OtlpSignal}
 
     def start(self) -> None:
         """Begin; the first tick is due one period later, after what is queued already."""
@@ -163,10 +159,14 @@ class LoopThread:
     def _fold(self, item: Received, now: Instant) -> None:
         receipt: Receipt | Exception = DependencyLost("folding failed")
         try:
-            self._record(now, item.record)
-            work = self._loop.begin(item.columns, item.sender, now)
+            sender = self._sender_of(item.client)
+            if item.record is not None:
+                entry = Batch(item.signal, item.record, sender.peer, int(sender.rights))
+                self._record(now, entry)
+            work = self._loop.begin(item.columns, sender, now)
             self._fold_in_slices(work)
             receipt = _receipt(item.columns)
+            self._flow[item.signal].count(item.columns.n, receipt.rejected, work)
         finally:
             item.done(receipt)
 
@@ -208,9 +208,34 @@ class LoopThread:
             self._saved_ns = now.mono_ns
             self._save(self._loop.export_state())
 
-    def _record(self, now: Instant, entry: Entry | None) -> None:
-        if self._journal is not None and entry is not None:
+    def _record(self, now: Instant, entry: Entry) -> None:
+        if self._journal is not None:
             self._journal.append(now, entry)
+
+
+class _Flow:
+    """The conservation counters of one signal."""
+
+    def __init__(self, telemetry: Telemetry, signal: str) -> None:
+        self._received = telemetry.received_items_total.labels(signal)
+        self._acknowledged = telemetry.acknowledged_items_total.labels(signal)
+        self._rejected = telemetry.rejected_items_total.labels(signal)
+        self._folded = telemetry.folded_items_total.labels(signal)
+        self._unused = telemetry.left_out_items_total.labels(signal, "normalise")
+        self._late = telemetry.left_out_items_total.labels(signal, "fold")
+
+    def count(self, n: int, rejected: int, work: Work) -> None:
+        """A batch of n items beside the rejected ones was folded to its end."""
+        self._received.inc(n)
+        self._acknowledged.inc(n + rejected)
+        self._folded.inc(work.rows - work.left_out)
+        for counter, items in (
+            (self._rejected, rejected),
+            (self._unused, n - work.rows),
+            (self._late, work.left_out),
+        ):
+            if items:
+                counter.inc(items)
 
 
 def _receipt(columns: Columns) -> Receipt:

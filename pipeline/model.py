@@ -381,6 +381,9 @@ class SampleRows:
     histograms: HistogramTable
     source: UInt64s
     """Hash of the sending resource, for clock offsets."""
+    hint: Int64s
+    """A small number that stands for `series`, mostly the same in every batch; -1 = none. Whoever
+    keeps series by it compares `series` all the same."""
 
     def part(self, low: int, high: int) -> "SampleRows":
         """Rows `low` to `high`, as views; `histograms` stays whole."""
@@ -391,6 +394,8 @@ _Rows = TypeVar("_Rows", RequestRows, SampleRows)
 
 
 def _part(rows: _Rows, low: int, high: int) -> _Rows:
+    if low == 0 and high >= rows.n:
+        return rows
     columns = {
         f.name: getattr(rows, f.name)[low:high]
         for f in fields(rows)

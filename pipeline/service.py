@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from wsgiref.simple_server import WSGIServer
@@ -21,23 +22,25 @@ import structlog
 from prometheus_client import start_http_server
 
 from pipeline.address import split_listen
-from pipeline.channel import Channel, Place
+from pipeline.channel import Channel
 from pipeline.clock import Clock, SystemClock
 from pipeline.config import Senders, TailraceConfig
-from pipeline.decode.columns import DECODER, Decoder, new_decoder
-from pipeline.decode.redact import redact
-from pipeline.errors import ConfigError, DependencyLost, Rejected
+from pipeline.decode.columns import DECODER
+from pipeline.errors import ConfigError
 from pipeline.file_watcher import FileWatcher
-from pipeline.journal import Batch, JournalWriter, Operation, Start
+from pipeline.ingest import Answers, Ingest
+from pipeline.journal import JournalWriter, Operation, Start
 from pipeline.loop import Loop, UnusableState
-from pipeline.loop_thread import Asked, Item, LoopThread, Received
-from pipeline.model import Client, Export, Override, Receipt, Snapshot, State
+from pipeline.loop_thread import Asked, Item, LoopThread
+from pipeline.model import Override, Snapshot, State
 from pipeline.publish.own_spans import OwnSpans
 from pipeline.publish.records import Board
 from pipeline.publish.watch import DecisionsServer
-from pipeline.receive.otlp_grpc import OtlpGrpcServer
+from pipeline.receive.allocator import keep_freed_memory
+from pipeline.receivers import Receivers
 from pipeline.state import StateStore
 from pipeline.telemetry import Telemetry
+from pipeline.transports import Transports
 
 JOURNAL_VERSION: Final = 1
 FIRST_DECISION_WITHIN_S: Final = 5.0
@@ -68,15 +71,14 @@ class Service:
         self._channel: Channel[Item] = Channel(capacity=config.loop.queue_entries)
         self._senders = Senders(config.senders)
         self._loop = Loop(config, self._dropped)
-        self._pool = ThreadPoolExecutor(config.loop.decode_threads, "tailrace-decode")
         self._decided = threading.Event()
-        self._decoders = threading.local()
         self._saver = ThreadPoolExecutor(1, "tailrace-state")
         self._tasks: list[asyncio.Task[None]] = []
         self._spans: OwnSpans | None = None
         if config.telemetry.traces_endpoint:
             self._spans = OwnSpans(config.telemetry.traces_endpoint, self.instance, self.telemetry)
         self._metrics: WSGIServer | None = None
+        self._endpoint_counts: list[int] = []
 
     async def start(self) -> None:
         """Open every port; `ConfigError` when one is taken or a file cannot be used."""
@@ -87,11 +89,12 @@ class Service:
         self._decisions = DecisionsServer(
             self.config.publish, self._board, self._operate, self.telemetry
         )
-        self._otlp = OtlpGrpcServer(self.config.receive, self._submit, self.telemetry)
+        self._front = self._new_front()
         self._thread = LoopThread(
             self._loop,
             self._channel,
             self._clock,
+            sender_of=self._senders.of,
             tick_s=self.config.loop.tick_s,
             publish=self._publish,
             telemetry=self.telemetry,
@@ -104,21 +107,25 @@ class Service:
         self._thread.start()
         await asyncio.to_thread(self._decided.wait, FIRST_DECISION_WITHIN_S)
         self.addresses["decisions"] = await self._decisions.start()
-        self.addresses["otlp"] = await self._otlp.start()
+        self.addresses |= await self._front.start()
         self._serve_metrics()
         self._spawn(event_loop, "files", watcher.run)
         if self._spans is not None:
             self._spawn(event_loop, "own_spans", self._spans.run)
         self.telemetry.decoder.labels(DECODER).set(1)
+        if DECODER == "reference":
+            log.warning(
+                "the reference decoder serves, several times slower than the native one;"
+                " tailrace doctor says why"
+            )
         log.info("serving", decoder=DECODER, instance=self.instance, **self.addresses)
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stop in order, losing nothing that was acknowledged; safe to call twice."""
-        await self._otlp.stop(grace_s)
+        await self._front.stop(grace_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.to_thread(self._pool.shutdown)
         ended = await asyncio.to_thread(self._thread.stop, 2 * grace_s)
         if not ended:
             log.error("the loop thread did not end in time")
@@ -134,56 +141,27 @@ class Service:
 
     # data in
 
-    async def _submit(self, export: Export, client: Client) -> Receipt:
-        """Decode in the pool, fold in the loop thread, acknowledge after the fold."""
-        event_loop = asyncio.get_running_loop()
-        done: asyncio.Future[Receipt] = event_loop.create_future()
-        place = self._channel.reserve()
+    def _new_front(self) -> "Here | Receivers":
+        """What takes OTLP: this process, or several others."""
+        config, record = self.config, self._record is not None
+        if config.receive.processes:
+            return Receivers(config, self._channel.put, self.telemetry, record=record)
+        ingest = Ingest(
+            self._channel,
+            self.telemetry,
+            threads=config.loop.decode_threads,
+            record=record,
+            acknowledge=config.loop.acknowledge,
+            max_owed_bytes=config.loop.max_owed_bytes,
+        )
+        return Here(ingest, Transports(config.receive, ingest.submit, self.telemetry))
 
-        def finish(result: Receipt | Exception) -> None:
-            _settle(event_loop, done, result)
-
-        event_loop.run_in_executor(self._pool, self._decode, place, export, client, finish)
-        return await done
-
-    def _decode(
-        self,
-        place: Place[Item],
-        export: Export,
-        client: Client,
-        finish: Callable[[Receipt | Exception], None],
-    ) -> None:
-        kind = export.signal
-        try:
-            columns = self._decoder().decode(kind, export.body)
-            record = None
-            sender = self._senders.of(client.peer)
-            if self._record is not None:
-                body = redact(kind, export.body)
-                record = Batch(kind, body, client.peer, int(sender.rights))
-        except Rejected as error:
-            self._channel.abandon(place)
-            self.telemetry.dropped_total.labels("decode", error.reason).inc()
-            finish(error)
-        except BaseException:  # the place must not block the queue, whatever happened
-            self._channel.abandon(place)
-            finish(DependencyLost("decoding failed"))
-            raise
-        else:
-            self.telemetry.received_items_total.labels(kind.value).inc(columns.n)
-            self._channel.fill(place, Received(columns, sender, record, finish))
-
-    def _decoder(self) -> Decoder:
-        """The decoder of this worker thread; one is never used by two at once."""
-        decoder: Decoder | None = getattr(self._decoders, "decoder", None)
-        if decoder is None:
-            decoder = self._decoders.decoder = new_decoder()
-        return decoder
+    # operators
 
     async def _operate(self, operation: Operation) -> tuple[Override, ...]:
-        event_loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[Override, ...]] = event_loop.create_future()
-        self._channel.put(Asked(operation, lambda result: _settle(event_loop, done, result)))
+        answers: Answers[tuple[Override, ...]] = Answers(asyncio.get_running_loop())
+        done = answers.future()
+        self._channel.put(Asked(operation, partial(answers.settle, done)))
         return await done
 
     # decisions out (loop thread)
@@ -194,18 +172,25 @@ class Service:
         if self._spans is not None:
             self._spans.decided(snapshot, cost_ns)
         self.telemetry.epoch.set(snapshot.epoch)
-        directory = snapshot.directory
-        counts = np.bincount(
-            snapshot.state[directory.known & directory.member], minlength=len(State)
-        )
-        for state in State:
-            self.telemetry.endpoints.labels(state.name.lower()).set(int(counts[state]))
-        self.telemetry.unmatched_endpoints.set(int((directory.known & ~directory.member).sum()))
-        no_address = directory.known & directory.member & ~snapshot.target
-        self.telemetry.no_address_endpoints.set(int(no_address.sum()))
+        self._count_endpoints(snapshot)
         for event in snapshot.events:
             self.telemetry.events_total.labels(event.kind).inc()
             log.info(event.text, kind=event.kind, endpoint=event.endpoint, pool=event.pool)
+
+    def _count_endpoints(self, snapshot: Snapshot) -> None:
+        directory = snapshot.directory
+        members = directory.known & directory.member
+        by_state = np.bincount(snapshot.state[members], minlength=len(State)).tolist()
+        unmatched = int(np.count_nonzero(directory.known & ~directory.member))
+        no_address = int(np.count_nonzero(members & ~snapshot.target))
+        counts = [*by_state, unmatched, no_address]
+        if counts == self._endpoint_counts:
+            return
+        self._endpoint_counts = counts
+        for state in State:
+            self.telemetry.endpoints.labels(state.name.lower()).set(by_state[state])
+        self.telemetry.unmatched_endpoints.set(unmatched)
+        self.telemetry.no_address_endpoints.set(no_address)
 
     def _dropped(self, stage: str, reason: str, count: int) -> None:
         self.telemetry.dropped_total.labels(stage, reason).inc(count)
@@ -290,27 +275,28 @@ class Service:
         self._tasks.append(event_loop.create_task(supervised(), name=name))
 
 
-def _settle(
-    event_loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]", result: object
-) -> None:
-    """Give a future its result from another thread; nobody may wait for it any more."""
+class Here:
+    """OTLP taken and decoded by this process."""
 
-    def settle() -> None:
-        if future.done():
-            return
-        if isinstance(result, Exception):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+    def __init__(self, ingest: Ingest, transports: Transports) -> None:
+        """`transports` submit to `ingest`."""
+        self._ingest = ingest
+        self._transports = transports
 
-    try:
-        event_loop.call_soon_threadsafe(settle)
-    except RuntimeError:  # the event loop has ended: nobody is left to tell
-        log.debug("answer without a listener")
+    async def start(self) -> dict[str, str]:
+        """Open the ports; the bound addresses by name."""
+        self._ingest.start()
+        return await self._transports.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new requests, answer the running ones, decode what was admitted."""
+        await self._transports.stop(grace_s)
+        await self._ingest.stop()
 
 
 async def serve(config: TailraceConfig, record: Path | None = None) -> None:
     """Run a service until SIGINT or SIGTERM."""
+    keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = asyncio.Event()
     event_loop = asyncio.get_running_loop()

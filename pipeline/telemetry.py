@@ -6,6 +6,7 @@ two services in one process do not share counters.
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Final, TextIO
 
 import structlog
@@ -36,21 +37,22 @@ class Telemetry:
         self.received_bytes_total = counter(
             "received_bytes_total", "Bytes of OTLP requests, inflated.", "signal"
         )
+        self.wire_bytes_total = counter(
+            "wire_bytes_total", "Bytes of admitted OTLP requests as they came.", "signal"
+        )
         self.received_items_total = counter(
             "received_items_total", "Decoded spans, data points, log records, profiles.", "signal"
         )
-        self.prehandler_failures_total = counter(
-            "prehandler_failures_total",
-            "Requests that failed before they could be read: encoding, size, corrupt gzip.",
-        )
+        self._count_transports(counter, gauge)
         self.bytes_in_flight = gauge("bytes_in_flight", "Admitted bytes not yet folded.")
         # every stage
         self.dropped_total = counter(
             "dropped_total", "Items or values left out, by stage and reason.", "stage", "reason"
         )
         """stage: receive decode normalise fold; reason: closed per stage."""
+        self._count_flow(counter)
         self.decoder = gauge("decoder_active", "1 for the decoder in use.", "decoder")
-        """decoder: reference."""
+        """decoder: native reference."""
         # loop
         self.epoch = gauge("epoch", "Newest decided epoch.")
         self.ticks_total = counter("ticks_total", "Epochs decided.", "kind")
@@ -83,11 +85,20 @@ class Telemetry:
         self.watch_sent_total = counter("watch_sent_total", "Watch messages sent.", "kind")
         """kind: full delta heartbeat."""
         self.watch_bytes_total = counter("watch_bytes_total", "Bytes of Watch messages sent.")
-        # process
+        self._watch_processes(counter, gauge)
+
+    def _watch_processes(
+        self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]
+    ) -> None:
+        """This process and its receiver processes."""
+        self.receivers = gauge("receivers", "Receiver processes that serve.")
+        self.receiver_restarts_total = counter(
+            "receiver_restarts_total", "Receiver processes started again after they had ended."
+        )
         self.supervised_failures_total = counter(
             "supervised_failures_total", "Unexpected errors caught by a supervisor.", "task"
         )
-        """task: tick entry stop files own_spans."""
+        """task: tick entry stop decode receiver files own_spans."""
         self.journal_bytes_total = counter("journal_bytes_total", "Bytes recorded.")
         self.own_spans_total = counter(
             "own_spans_total", "route_decision spans by outcome.", "outcome"
@@ -97,6 +108,74 @@ class Telemetry:
             "state_writes_total", "State files written, by outcome.", "outcome"
         )
         """outcome: ok failed."""
+
+    def _count_transports(
+        self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]
+    ) -> None:
+        """What happens to requests and connections before they are decoded."""
+        self.transport_requests_total = counter(
+            "transport_requests_total", "OTLP export requests by transport.", "transport"
+        )
+        """transport: grpc http."""
+        self.http_refusals_total = counter(
+            "http_refusals_total", "OTLP/HTTP requests that were no success.", "status"
+        )
+        """status: 400 401 404 405 408 413 415 429 431 503."""
+        self.http_connections = gauge("http_connections", "Open OTLP/HTTP connections.")
+        self.http_refused_connections_total = counter(
+            "http_refused_connections_total", "OTLP/HTTP connections closed for want of room."
+        )
+        self.http_upload_bytes = gauge(
+            "http_upload_bytes", "Set aside for OTLP/HTTP bodies that are still arriving."
+        )
+        self.prehandler_failures_total = counter(
+            "prehandler_failures_total",
+            "gRPC requests that failed before they could be read: unknown encoding, size.",
+        )
+        self.unreadable_requests_total = counter(
+            "unreadable_requests_total", "The same, by kind of sender.", "sender"
+        )
+        """sender: collector go java python rust other, as told by its user agent."""
+        self.unauthenticated_requests_total = counter(
+            "unauthenticated_requests_total", "Requests without a valid token.", "reason"
+        )
+        """reason: missing unknown expired."""
+        self.certificate_expiry_seconds = gauge(
+            "certificate_expiry_seconds", "Unix time at which the server's certificate expires."
+        )
+        self.reloads_total = counter(
+            "reloads_total", "Changed files that were read again.", "file", "outcome"
+        )
+        """file: certificate tokens; outcome: ok failed (what was there before stays)."""
+
+    def _count_flow(self, counter: Callable[..., Counter]) -> None:
+        """Conservation: acknowledged = rejected + folded + left out, for each signal, exactly."""
+        self.acknowledged_items_total = counter(
+            "acknowledged_items_total", "Items of batches that were folded to their end.", "signal"
+        )
+        """Counted when the fold ends: with acknowledge-after-fold nobody is told "ok" before, and
+        a sender that left, or whose receiver died, before its answer sends them again."""
+        self.rejected_items_total = counter(
+            "rejected_items_total", "Of these: told to the sender as rejected.", "signal"
+        )
+        self.folded_items_total = counter(
+            "folded_items_total", "Of these: requests and samples taken into windows.", "signal"
+        )
+        self.left_out_items_total = counter(
+            "left_out_items_total",
+            "Of these: not folded; dropped_total has the reasons.",
+            "signal",
+            "stage",
+        )
+        """stage: normalise (no request, no known signal, no right, no endpoint), fold (late,
+        future, out of order, duplicate, no room)."""
+        self.lost_requests_total = counter(
+            "lost_requests_total",
+            "Requests acknowledged on enqueue that could not be folded afterwards.",
+            "signal",
+            "reason",
+        )
+        """reason: as decode's in dropped_total, or failed. Always 0 with acknowledge-after-fold."""
 
 
 def configure_logs(level: str, stream: TextIO = sys.stderr) -> None:

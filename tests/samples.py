@@ -72,6 +72,7 @@ def rows(points: Sequence[Point]) -> SampleRows:
         scale=np.array([p.scale for p in points], np.float64),
         histograms=_table(histograms),
         source=np.array([p.source for p in points], np.uint64),
+        hint=np.full(len(points), -1, np.int64),
     )
 
 

@@ -61,3 +61,12 @@ def test_wake_ends_a_wait_for_an_entry() -> None:
     channel.wake()
     waiter.join(10.0)
     assert taken == [None]
+
+
+def test_an_entry_that_was_taken_is_held_by_nobody() -> None:
+    """Whoever keeps a place, such as the one that waits for an answer, keeps no batch with it."""
+    channel = Channel[str](capacity=1)
+    place = channel.reserve()
+    channel.fill(place, "a batch")
+    assert channel.take(0.0) == "a batch"
+    assert place.entry is None

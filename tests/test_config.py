@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.config import Senders, TailraceConfig, dump, parse, settings
 from pipeline.errors import ConfigError
-from pipeline.model import Rights
+from pipeline.model import Client, Rights
 
 
 def test_an_empty_file_is_a_valid_configuration() -> None:
@@ -22,15 +22,40 @@ def test_the_first_matching_network_gives_the_rights() -> None:
         """,
         "test",
     )
-    assert Senders(config.senders).of("10.1.2.3").rights == ~Rights.NONE
-    assert Senders(config.senders).of("10.2.2.3").rights == Rights.METRICS
-    assert Senders(config.senders).of("::1").rights == Rights.REQUESTS
-    assert Senders(config.senders).of("192.168.0.1").rights == Rights.NONE
+    assert Senders(config.senders).of(Client("10.1.2.3")).rights == ~Rights.NONE
+    assert Senders(config.senders).of(Client("10.2.2.3")).rights == Rights.METRICS
+    assert Senders(config.senders).of(Client("::1")).rights == Rights.REQUESTS
+    assert Senders(config.senders).of(Client("192.168.0.1")).rights == Rights.NONE
+
+
+def test_a_name_gives_rights_only_to_who_proved_it() -> None:
+    config = parse(
+        """
+        senders:
+          - {name: "gateway-*", network: 10.0.0.0/8, rights: [identity]}
+          - {name: "gateway-*", rights: [metrics]}
+          - {network: 10.0.0.0/8, rights: [requests]}
+        """,
+        "test",
+    )
+    senders = Senders(config.senders)
+    assert senders.of(Client("10.0.0.1", "gateway-eu")).rights == Rights.IDENTITY
+    assert senders.of(Client("11.0.0.1", "gateway-eu")).rights == Rights.METRICS
+    assert senders.of(Client("10.0.0.1", "other")).rights == Rights.REQUESTS
+    assert senders.of(Client("10.0.0.1")).rights == Rights.REQUESTS
+    assert senders.of(Client("11.0.0.1")).rights == Rights.NONE
+    assert senders.of(Client("10.0.0.1", "gateway-eu")).peer == "10.0.0.1"
+
+
+def test_a_pattern_for_every_name_leaves_out_those_without_one() -> None:
+    config = parse('senders: [{name: "*", rights: [metrics]}]', "test")
+    assert Senders(config.senders).of(Client("10.0.0.1")).rights == Rights.NONE
 
 
 def test_by_default_nobody_may_claim_an_identity() -> None:
     for peer in ("127.0.0.1", "10.0.0.1", "::1", "unix:/run/x.sock"):
-        assert Senders(TailraceConfig().senders).of(peer).rights == Rights.METRICS | Rights.REQUESTS
+        sender = Senders(TailraceConfig().senders).of(Client(peer))
+        assert sender.rights == Rights.METRICS | Rights.REQUESTS
 
 
 @pytest.mark.parametrize(
@@ -40,6 +65,9 @@ def test_by_default_nobody_may_claim_an_identity() -> None:
         ("pools: [{name: a, membership: telemetry, members: [{address: '1.1.1.1:1'}]}]", "members"),
         ("pools: [{name: a, membership: static, file: x}]", "pools[0].file"),
         ("pools: [{name: a}, {name: a}]", "listed twice"),
+        ("senders: [{rights: [metrics]}]", "senders[0]: needs a network, a name or both"),
+        ("senders: [{network: 10.0.0.1/8, rights: []}]", "senders[0].network"),
+        ("receive: {plaintext_off_loopback: true, http: {listen: '0.0.0.0:1'}}", "pools:"),
         ("pools: [{name: ''}]", "pools[0].name"),
         ("telemetry: {metrics_listen: '0.0.0.0:9464'}", "telemetry.metrics_listen"),
         ("telemetry: {metrics_listen: 'here'}", "telemetry.metrics_listen"),

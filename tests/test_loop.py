@@ -3,14 +3,15 @@
 import msgspec
 import pytest
 
-from pipeline.journal import Members
+from pipeline.journal import Members, Operation
 from pipeline.loop import UnusableState
-from pipeline.model import OtlpSignal, Rights, Sender, State
+from pipeline.model import OtlpSignal, Override, Rights, Sender, State
 from pipeline.publish.records import canonical
 from tests.builders import span_request
 from tests.hand_fleet import HandFleet, published, static_pool
 
 ADDRESSES = [f"10.0.0.{i}:8000" for i in range(1, 5)]
+OVERRIDE = Operation(set=Override(scope="pool", target="m", action="cap", value=900, owner="ops"))
 APPLICATION = Sender("10.7.7.7", Rights.METRICS)
 
 
@@ -181,3 +182,26 @@ def test_state_of_another_shape_names_its_stage(stage: str, part: object) -> Non
     with pytest.raises(UnusableState) as error:
         fleet.new_loop().restore(state)  # type: ignore[arg-type]  # as a file may hold it
     assert error.value.stage == stage
+
+
+def test_a_loop_that_was_empty_for_a_while_decides_as_one_that_was_asked_rarely() -> None:
+    """Ticks without any endpoint leave no trace but the time, and overrides are told of in them."""
+    often, rarely = (HandFleet([], "{}") for _ in range(2))
+    for fleet, tick_s in ((often, 0.1), (rarely, 10.0)):
+        fleet.silent = True
+        fleet.run(20.0, tick_s)
+        fleet.loop.operate(OVERRIDE, fleet.clock.now())
+        snapshot = fleet.loop.tick(fleet.clock.advance(10.0))
+        assert [event.kind for event in snapshot.events] == ["override_start"]
+        assert not fleet.loop.tick(fleet.clock.advance(0.1)).events
+        assert snapshot.epoch < fleet.loop.epoch
+    snapshots = []
+    for fleet in (often, rarely):
+        fleet.silent = False
+        fleet.addresses = ADDRESSES
+        fleet.tokens = dict.fromkeys(ADDRESSES, 0.0)
+        fleet.running = dict.fromkeys(ADDRESSES, 4.0)
+        fleet.latency_s = dict.fromkeys(ADDRESSES, 0.2) | {ADDRESSES[0]: 0.9}
+        snapshots.append(fleet.run(10.0))
+    assert canonical(snapshots[0]) == canonical(snapshots[1])
+    assert published(snapshots[0])

@@ -6,10 +6,14 @@ from pipeline.config import TailraceConfig
 from pipeline.journal import Operation
 from pipeline.loop import Loop
 from pipeline.loop_thread import Asked, Item, LoopThread
-from pipeline.model import Override
+from pipeline.model import Client, Override, Rights, Sender
 from pipeline.telemetry import Telemetry
 
 TICK_S = 0.1
+
+
+def sender_of(client: Client) -> Sender:
+    return Sender(client.peer, Rights.METRICS | Rights.REQUESTS)
 
 
 def test_ticks_that_cost_more_than_their_period_leave_time_for_entries() -> None:
@@ -31,6 +35,7 @@ def test_ticks_that_cost_more_than_their_period_leave_time_for_entries() -> None
         Loop(TailraceConfig()),
         channel,
         clock,
+        sender_of=sender_of,
         tick_s=TICK_S,
         publish=published,
         telemetry=Telemetry(),
@@ -51,7 +56,13 @@ def test_an_operation_that_fails_unexpectedly_is_answered_all_the_same() -> None
     unencodable = Override(scope="all", action="off", expires_ns=1 << 70, source="file")
     channel.put(Asked(Operation(set=unencodable, remove=(1, 2, 3)), answers.append))  # type: ignore[arg-type]  # what no request can hold
     thread = LoopThread(
-        loop, channel, HandClock(), tick_s=TICK_S, publish=lambda *_: None, telemetry=telemetry
+        loop,
+        channel,
+        HandClock(),
+        sender_of=sender_of,
+        tick_s=TICK_S,
+        publish=lambda *_: None,
+        telemetry=telemetry,
     )
     thread.start()
     assert thread.stop(30.0)

@@ -1,6 +1,7 @@
 """What the README says is what the code does."""
 
 import asyncio
+import hashlib
 import re
 import shlex
 from pathlib import Path
@@ -11,8 +12,10 @@ from click.testing import CliRunner
 from typer.main import get_command
 
 from pipeline.__main__ import app
+from pipeline.clock import Instant
 from pipeline.config import parse
 from pipeline.decide.overrides import parse_overrides
+from pipeline.receive.tokens import Tokens
 from tests.e2e.embedded import running
 from tests.hand_fleet import static_pool
 from tests.readme import README, rewritten
@@ -31,6 +34,21 @@ def test_the_tables_are_those_of_the_code() -> None:
 def test_the_configuration_shown_is_valid() -> None:
     [config] = [block for block in blocks("yaml") if "pools:" in block]
     assert parse(config, "README").pools[0].authority == "act"
+
+
+def test_the_receiver_shown_is_valid() -> None:
+    [text] = [block for block in blocks("yaml") if "tokens_file:" in block]
+    config = parse(text + "pools: [{name: '*'}]\n", "README")
+    assert config.receive.tls.client_ca_file and config.senders[0].name == "gateway-*"
+
+
+def test_the_tokens_shown_are_valid(tmp_path: Path) -> None:
+    [text] = [block for block in blocks("yaml") if "sha256:" in block]
+    file = tmp_path / "tokens.yaml"
+    file.write_text(text.replace("hex digest of another", hashlib.sha256(b"another").hexdigest()))
+    tokens = Tokens(str(file), Instant(0, 0), lambda _: None)
+    for token, name in (("a long random text", "gateway-eu"), ("another", "gateway-us")):
+        assert tokens.name_of(f"Bearer {token}", Instant(0, 0)) == name
 
 
 def test_the_override_file_shown_is_valid() -> None:

@@ -36,6 +36,8 @@ class PoolConfigs:
         """A later entry of the same name wins."""
         self._by_name = {pool.name: pool for pool in pools}
         self._default = self._by_name.get("*", PoolConfig(name="*"))
+        self.profiles = {self._default.profile} | {pool.profile for pool in pools}
+        """All that may be asked for."""
         self._names: tuple[str, ...] = ()
         self._levels = np.zeros(1, np.int64)
 
@@ -80,9 +82,13 @@ class AuthorityGate(Columns):
         level = self.pools.levels(directory.pools)[directory.pool]
         if (level == Authority.ACT).all():
             return Told(weight, state)
+        if not level.any():
+            shown = np.full(len(weight), State.HEALTHY, np.uint8)
+            return Told(np.full(len(weight), NEUTRAL), shown)
         acts = level == Authority.ACT
         out = self._vetoed(state, weight, groups) & (level >= Authority.VETO)
-        self._weigh(weight, state, out, directory, groups, now_ns)
+        if (level == Authority.WEIGH).any():
+            self._weigh(weight, state, out, directory, groups, now_ns)
         told = np.where(level == Authority.WEIGH, self.weighed, NEUTRAL)
         told = np.where(acts, weight, np.where(out, 0.0, told))
         shown = np.where(acts | out, state, np.uint8(State.HEALTHY)).astype(np.uint8)
@@ -93,13 +99,15 @@ class AuthorityGate(Columns):
         wants = (
             ((state == State.OPEN) | (state == State.DRAINING)) & (weight == 0) & (groups.of >= 0)
         )
+        slots = np.flatnonzero(wants)
+        out = np.zeros(len(state), np.bool_)
+        if not len(slots):
+            return out
         cap = np.maximum(1, np.floor(groups.sizes * self._cap_share + 1e-9)).astype(np.int64)
         room = np.where(groups.sizes > 1, cap, 0)
-        slots = np.flatnonzero(wants)
         order = slots[np.lexsort((slots, state[slots] == State.OPEN, groups.of[slots]))]
         group = groups.of[order]
         place = np.arange(len(order)) - np.searchsorted(group, group)
-        out = np.zeros(len(state), np.bool_)
         out[order] = place < room[group]
         return out
 

@@ -6,6 +6,7 @@ equal order give equal bytes.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from pipeline.decide.overrides import Governing, OverrideSet, govern
 from pipeline.decide.publication import Publication, Published, shares
 from pipeline.decide.restart import AGED, VERSION, Exported, Restart, export_columns
 from pipeline.decide.scorers import Context
-from pipeline.decide.scoring import Judged, judge
+from pipeline.decide.scoring import Judge, Judged
 from pipeline.decide.weights import NEUTRAL, Weights
 from pipeline.model import (
     Authority,
@@ -59,6 +60,8 @@ class _Known(NamedTuple):
     groups: Groups
     classes: Groups
     target: Bools
+    is_empty: bool
+    """There is no endpoint at all."""
 
 
 class _Tick(NamedTuple):
@@ -118,6 +121,7 @@ class Decider:
             "publication": self._publication,
             "restart": self._restart,
         }
+        self._judge_all = Judge()
         self._journal = Journal()
         self._known: _Known | None = None
         self._last: Instant | None = None
@@ -127,6 +131,8 @@ class Decider:
         self._governing = Governing((), np.zeros(0, np.int32))
         self._pool_rows: list[tuple[str, int, bool, bool, str]] = []
         self._pool_decisions: tuple[PoolDecision, ...] = ()
+        self._empty: tuple[Governing, Snapshot] | None = None
+        """What was decided without any endpoint, and would be again."""
 
     def resize(self, n_slots: int) -> None:
         """Make room for `n_slots` endpoints; never shrinks."""
@@ -139,6 +145,7 @@ class Decider:
 
     def forget(self, slots: npt.NDArray[np.integer[Any]]) -> None:
         """The slots retired: drop everything about their endpoints."""
+        self._empty = None
         for part in (*self._parts.values(), self._clocks):
             part.forget(slots)
         self._relative[slots] = 1.0
@@ -148,6 +155,12 @@ class Decider:
     def set_pools(self, pools: tuple[PoolConfig, ...]) -> None:
         """Take another pool configuration from the next tick on; nothing learned is lost."""
         self._gate.pools = PoolConfigs(pools)
+        self._empty = None
+
+    @property
+    def reads_token_lengths(self) -> bool:
+        """Whether `token_length_deviation` may move a score; else it may be left out."""
+        return "hardware" in self._gate.pools.profiles
 
     def decide(self, observation: Observation, now: Instant, epoch: int) -> Snapshot:
         """Decide one tick. All arrays of the observation have the directory's length.
@@ -158,6 +171,29 @@ class Decider:
         self._journal.begin(now.wall_ns)
         known = self._meet(observation.directory, now)
         governing = self._govern(known, now)
+        if self._empty is not None and self._empty[0] is governing and known.is_empty:
+            return self._still_empty(self._empty[1], now, epoch, dt_s)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            snapshot = self._decide(observation, known, governing, now, epoch, dt_s)
+        is_final = known.is_empty and not self._restart.waiting
+        self._empty = (governing, snapshot) if is_final else None
+        return snapshot
+
+    def _still_empty(self, last: Snapshot, now: Instant, epoch: int, dt_s: float) -> Snapshot:
+        """Without endpoints only time passes."""
+        self._freshness.rest(dt_s)
+        self._clocks.quiet_s = np.minimum(self._clocks.quiet_s + dt_s, MAX_NEWS_GAP_S)
+        return replace(last, epoch=epoch, time_ns=now.wall_ns, events=self._journal.take())
+
+    def _decide(
+        self,
+        observation: Observation,
+        known: _Known,
+        governing: Governing,
+        now: Instant,
+        epoch: int,
+        dt_s: float,
+    ) -> Snapshot:
         fresh = self._freshness.update(observation, known.groups, dt_s)
         hold, notes = self._holds(observation, known, fresh, dt_s)
         signals = evidences.usable(observation)
@@ -222,6 +258,7 @@ class Decider:
             groups=groups,
             classes=hardware_classes(directory, groups),
             target=directory.known & directory.member & (directory.pool >= 0) & reachable,
+            is_empty=not directory.known.any(),
         )
         self._start(np.flatnonzero(directory.known & (self._clocks.known_ns < 0)), known, now)
         self._known = known
@@ -325,7 +362,7 @@ class Decider:
             faults=self._faults.update(signals, self._elapsed_ns),
             latency_exponent=self._config.latency.exponent,
         )
-        return judge(signals, context, known.directory, self._gate.pools), slowness.excess
+        return self._judge_all(signals, context, known.directory, self._gate.pools), slowness.excess
 
     def _established(self) -> Bools:
         """Who gets a full share of requests: closed, not starting, not cut to a trial's share."""
@@ -445,6 +482,7 @@ class Decider:
         Raises `Rejected` for state of another version or with columns that do not fit.
         """
         self._restart.load(state, self._parts)
+        self._empty = None
         self.resize(directory.n)
         self._elapsed_ns = int(np.clip(state["elapsed_ns"], 0, MAX_ELAPSED_NS))
         levels = {str(pool): Authority(level) for pool, level in state["authority"].items()}

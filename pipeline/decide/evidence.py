@@ -32,7 +32,7 @@ READ_NAMES = (
     "gpu_xid_last",
     "gpu_row_remap_failure",
 )
-READ = np.array([SIGNAL_INDEX[name] for name in READ_NAMES])
+READ = tuple(SIGNAL_INDEX[name] for name in READ_NAMES)
 UP = SIGNAL_INDEX["engine_up"]
 STALE_INTERVALS = 6.0  # a signal older than this many of its own intervals is no evidence
 MIN_SIGNAL_INTERVAL_S = 1.0
@@ -107,10 +107,14 @@ def usable(observation: Observation) -> Floats:
     Rows that no part of this stage reads stay NaN.
     """
     signals = observation.signals
-    interval = np.fmax(known_or(signals.interval_s[READ], 5.0), MIN_SIGNAL_INTERVAL_S)
-    young = signals.age_s[READ] <= STALE_INTERVALS * interval
     matrix = np.full(signals.value.shape, np.nan)
-    matrix[READ] = np.where(young, signals.value[READ], np.nan)
+    for row in READ:
+        age_s = signals.age_s[row]
+        if not np.isfinite(age_s).any():
+            continue
+        interval_s = np.fmax(known_or(signals.interval_s[row], 5.0), MIN_SIGNAL_INTERVAL_S)
+        young = age_s <= STALE_INTERVALS * interval_s
+        np.copyto(matrix[row], signals.value[row], where=young)
     return matrix
 
 

@@ -114,6 +114,10 @@ class Freshness(Columns):
         silence[heard] = np.clip(behind, 0.0, self._thawed_s[pool[heard]])
         return np.where(np.isfinite(silence), silence, np.float64(1e9))
 
+    def rest(self, dt_s: float) -> None:
+        """Time passes without any endpoint."""
+        self._thawed_s += dt_s
+
     def _confidence(self, intervals: Floats) -> Floats:
         config = self._config
         steps = np.array([config.trusted, config.drifted, config.capped, config.silent])

@@ -5,6 +5,7 @@ over all slots, [n] or [k, n], ignores NaN, and returns values per slot or per g
 any group get NaN or 0. The arithmetic has a fixed order.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -90,6 +91,10 @@ class Groups:
         spread: Floats = np.take(padded, self.of, axis=-1)
         return spread
 
+    def median_rows(self, values: Floats) -> Floats:
+        """The median of each group of float64[k, n]: float64[k, g]."""
+        return self.medians(self.rank(values))
+
     def total(self, values: Floats | Bools) -> Floats:
         """Sum per group, float64[g]; NaN counts as 0."""
         grouped = known_or(np.asarray(values, np.float64)[self.slots], 0.0)
@@ -171,6 +176,43 @@ class Groups:
         peers = np.full((len(ranked.values), self.n), np.nan)
         peers[:, self.slots] = np.where(others > 0, middle, np.nan)
         return peers
+
+
+class ByRow:
+    """A reduction of the rows of float64[k, n], each by itself.
+
+    Rows that are as they were in the last call are not reduced again. Neither what goes in nor what
+    comes out is to be changed.
+    """
+
+    def __init__(self, reduce: Callable[[Groups, Floats], Floats]) -> None:
+        """`reduce` takes [k, n] to [k, ...]."""
+        self._reduce = reduce
+        self._groups: Groups | None = None
+        self._values: Floats = np.zeros((0, 0))
+        self._result: Floats = np.zeros((0, 0))
+
+    def __call__(self, groups: Groups, values: Floats) -> Floats:
+        """As `reduce`."""
+        if groups is not self._groups or values.shape != self._values.shape:
+            self._result = self._reduce(groups, values)
+        else:
+            moved = np.flatnonzero((_bits(values) != _bits(self._values)).any(axis=1))
+            if len(moved):
+                self._result = self._result.copy()
+                self._result[moved] = self._reduce(groups, values[moved])
+        self._groups, self._values = groups, values
+        return self._result
+
+
+def differing(last: Floats, now: Floats) -> Bools:
+    """Where [k, n] differ bit by bit in any row, bool[n]."""
+    differs: Bools = (_bits(last) != _bits(now)).any(axis=0)
+    return differs
+
+
+def _bits(values: Floats) -> Int64s:
+    return values.view(np.int64)
 
 
 def blocks(slots: Int64s, starts: Int64s, sizes: Int64s, n: int) -> tuple[Block, ...]:

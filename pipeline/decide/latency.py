@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.decide.columns import Blanks, Columns
 from pipeline.decide.config import LatencyConfig
-from pipeline.decide.groups import Groups, known_or
+from pipeline.decide.groups import ByRow, Groups, known_or
 from pipeline.model import Bools, Floats, Int32s, Int64s, RequestWindow
 from pipeline.signals import SIGNAL_INDEX
 
@@ -74,6 +74,7 @@ class Latency(Columns):
         """Start without slots."""
         super().__init__()
         self._config = config
+        self._peers = ByRow(lambda groups, rows: groups.peers(groups.rank(rows), SMALL_GROUP))
 
     def update(
         self,
@@ -95,20 +96,24 @@ class Latency(Columns):
         """
         values, samples = self._values(signals, window, interval_s)
         measure = established & ~_hardly_used(signals, window, groups)
-        own, peers = self._compare(values, signals, window, groups, measure)
-        ratio = own / peers * np.minimum(capacity, 1.0)
-        compared = np.isfinite(ratio)
-        measured = news & compared.any(axis=0)
-        ripe = measured & self._settled(measured, dt_s)
-        excess = np.where(compared, self._beyond(ratio, own, samples, groups), -np.inf)
-        self._learn(np.where(compared, ratio, -np.inf).max(axis=0), ripe & healthy, dt_s)
-        self._learn_level(own, ratio, news & healthy, dt_s)
-        row = np.argmax(excess, axis=0)
-        worst = np.maximum(excess.max(axis=0), 1.0)
-        self.excess = np.where(ripe, worst, self.excess)
-        self.row = np.where(measured, row, self.row)
+        loads = self._loads(signals, window)
+        rows = np.where(measure, np.vstack([values, loads]), np.nan)
+        peers = self._peers(groups, rows)
+        measured = np.zeros(self.n, np.bool_)
+        if news.any():
+            own = _excused(values, loads, peers[len(ROWS) :])
+            ratio = own / peers[: len(ROWS)] * np.minimum(capacity, 1.0)
+            compared = np.isfinite(ratio)
+            measured = news & compared.any(axis=0)
+            ripe = measured & self._settled(measured, dt_s)
+            excess = np.where(compared, self._beyond(ratio, own, samples, groups), -np.inf)
+            self._learn(np.where(compared, ratio, -np.inf).max(axis=0), ripe & healthy, dt_s)
+            self._learn_level(own, ratio, measured & healthy, dt_s)
+            worst = np.maximum(excess.max(axis=0), 1.0)
+            self.excess = np.where(ripe, worst, self.excess)
+            self.row = np.where(measured, np.argmax(excess, axis=0), self.row)
         self._fade(measured, news, dt_s, interval_s)
-        return Slowness(self.excess, self.row, values, peers)
+        return Slowness(self.excess, self.row, values, peers[: len(ROWS)])
 
     def _settled(self, measured: Bools, dt_s: Floats) -> Bools:
         """Where there has been traffic for long enough to judge by; counts on."""
@@ -150,30 +155,14 @@ class Latency(Columns):
         few = (samples < self._config.min_samples) | ~(values > 0)
         return np.where(few, np.nan, values), samples
 
-    def _compare(
-        self,
-        values: Floats,
-        signals: Floats,
-        window: RequestWindow | None,
-        groups: Groups,
-        measure: Bools,
-    ) -> tuple[Floats, Floats]:
-        """Values less what load and work excuse, and those of the peers that are a `measure`."""
+    def _loads(self, signals: Floats, window: RequestWindow | None) -> Floats:
+        """What excuses latency, float64[3, n]: requests at a time, prompt and output length."""
         running = signals[SIGNAL_INDEX["running"]] + HALF_LOAD
         prompt = output = np.full(self.n, np.nan)
         if window is not None:
             calls = np.where(window.calls > 0, window.calls, np.nan)
             prompt, output = window.prompt_tokens / calls, window.output_tokens / calls
-        stacked = np.vstack([values, running[None], prompt[None], output[None]])
-        peers = groups.peers(groups.rank(np.where(measure, stacked, np.nan)), SMALL_GROUP)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            more = stacked[len(ROWS) :] / peers[len(ROWS) :]
-        load = np.clip(known_or(np.sqrt(more[0]), 1.0), 1.0, LOAD_EXCUSE)
-        longer = np.clip(known_or(more[1:], 1.0), 1.0, WORK_EXCUSE)
-        own = values / load
-        own[[0, 2]] /= longer[0]
-        own[[1, 4]] /= np.maximum(longer[0], longer[1])
-        return own, peers[: len(ROWS)]
+        return np.stack([running, prompt, output])
 
     def _learn(self, ratio: Floats, learn: Bools, dt_s: Floats) -> None:
         """Learn mean, deviation and 99th percentile of the ratio over the last hour."""
@@ -191,12 +180,15 @@ class Latency(Columns):
 
         Before there was traffic for long enough the newest is the best guess.
         """
-        level = self.level_s.T
+        at = np.flatnonzero(learn)
+        if not len(at):
+            return
+        level, own, ratio, dt_s = self.level_s[at].T, own[:, at], ratio[:, at], dt_s[at]
         odd = ratio > 1 + self._config.tolerance
         pace = np.where(odd, -np.expm1(-dt_s / ODD_LEVEL_S), -np.expm1(-dt_s / LEVEL_S))
-        new = np.isnan(level) | (self.traffic_s < self._config.settle_s)
+        new = np.isnan(level) | (self.traffic_s[at] < self._config.settle_s)
         moved = np.where(new, own, level + pace * (own - level))
-        self.level_s = np.where(learn & (ratio < ODD_LEVEL), moved, level).T.copy()
+        self.level_s[at] = np.where(ratio < ODD_LEVEL, moved, level).T
 
     def _fade(self, measured: Bools, news: Bools, dt_s: Floats, interval_s: Floats) -> None:
         """Without samples hold, then fade; without news of any kind only hold."""
@@ -217,6 +209,18 @@ class Latency(Columns):
         """Forget the present excess, not the past: the endpoint starts anew."""
         self.excess[slots], self.row[slots], self.unmeasured_s[slots] = 1.0, -1, 0.0
         self.traffic_s[slots] = -1.0
+
+
+def _excused(values: Floats, loads: Floats, peers: Floats) -> Floats:
+    """`values` less what `loads` beyond those of the peers excuse, float64[rows, n]."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        more = loads / peers
+    load = np.clip(known_or(np.sqrt(more[0]), 1.0), 1.0, LOAD_EXCUSE)
+    longer = np.clip(known_or(more[1:], 1.0), 1.0, WORK_EXCUSE)
+    own = values / load
+    own[[0, 2]] /= longer[0]
+    own[[1, 4]] /= np.maximum(longer[0], longer[1])
+    return own
 
 
 def _hardly_used(signals: Floats, window: RequestWindow | None, groups: Groups) -> Bools:

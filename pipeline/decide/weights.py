@@ -58,8 +58,11 @@ class Weights(Columns):
         reference = np.where(np.isnan(before), now, before + pace * (np.fmax(now, 0.0) - before))
         reference = np.where(np.isnan(reference), before, reference)
         self.reference = groups.spread(reference)
-        health = np.log(self.reference / cost)
-        self.target = np.where(move & np.isfinite(health), health, self.target)
+        if move.any():
+            health = np.log(self.reference / cost)
+            self.target = np.where(move & np.isfinite(health), health, self.target)
+        elif not np.isnan(self.prior).any():
+            return
         prior = np.log(capacity)
         self.prior = np.where(
             np.isnan(self.prior), prior, self.prior + np.where(move, pace * (prior - self.prior), 0)

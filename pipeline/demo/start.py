@@ -95,7 +95,7 @@ class Ports(NamedTuple):
 def configuration(ports: Ports) -> dict[str, Any]:
     """The service's configuration: its defaults, but for addresses, authority and kept state."""
     return {
-        "receive": {"listen": ports.otlp},
+        "receive": {"listen": ports.otlp, "http": {"listen": ""}},
         "publish": {"listen": ports.decisions},
         "telemetry": {"metrics_listen": ports.metrics},
         "pools": [{"name": "*", "authority": "act"}],

@@ -4,7 +4,7 @@ Everything is an integer, so a sum is exact whatever the order of addition, and 
 sum equals the sum over its buckets at any time.
 """
 
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,29 @@ from pipeline.model import Int32s, Int64s
 MAX_WINDOWS: Final = 4
 """Window lengths with a running sum; others are summed anew each time."""
 
+Some: TypeAlias = npt.NDArray[np.intp] | slice
+"""Which rows: their indices, or all of them as a slice, which copies nothing."""
+ALL: Final = slice(None)
+
 _Count = TypeVar("_Count", np.int64, np.uint16)
+
+
+class Spots(NamedTuple):
+    """Where k rows count, in column 0."""
+
+    bucket: Int64s
+    cell: Int64s
+    """In a sum over buckets, flattened."""
+    at: Int64s
+    """In the ring, flattened."""
+    oldest: int
+    """No bucket is smaller."""
+
+    def pick(self, some: Some) -> "Spots":
+        """Some of the rows."""
+        if isinstance(some, slice):
+            return self
+        return Spots(self.bucket[some], self.cell[some], self.at[some], self.oldest)
 
 
 class BucketRing(Generic[_Count]):
@@ -36,6 +58,7 @@ class BucketRing(Generic[_Count]):
         self._limit = int(np.iinfo(dtype).max)
         self._ring: npt.NDArray[_Count] = np.zeros((self._length, 0, width), dtype)
         self._sums: dict[int, npt.NDArray[np.signedinteger]] = {}
+        self._starts = self._bucket_starts()
 
     @property
     def rows(self) -> int:
@@ -57,9 +80,12 @@ class BucketRing(Generic[_Count]):
             wider[: self.rows] = total
             self._sums[window] = wider
         self._ring = grown
+        self._starts = self._bucket_starts()
 
     def advance(self, bucket: int) -> None:
         """Open `bucket`; what is older than the ring is gone. Going back does nothing."""
+        if bucket <= self.head:
+            return
         if bucket - self.head >= self._length:
             self._ring[:] = 0
             for total in self._sums.values():
@@ -70,44 +96,60 @@ class BucketRing(Generic[_Count]):
                 expired = self._ring[(opened - buckets) % self._length]
                 np.subtract(total, expired, out=total)
             self._ring[opened % self._length] = 0
-        self.head = max(self.head, bucket)
+        self.head = bucket
+        self._starts = self._bucket_starts()
 
-    def add(self, bucket: Int64s, row: Int32s, column: Int32s | int, amount: Int64s | int) -> None:
-        """Add `amount` at (bucket, row, column), all [k]; buckets lie inside the ring."""
-        if not len(bucket):
-            return
-        cell = row.astype(np.int64) * self._width + column
-        size = self.rows * self._width
-        if self._dtype is np.int64:
-            np.add.at(self._ring.reshape(-1), (bucket % self._length) * size + cell, amount)
-            for window, total in self._sums.items():
-                inside = bucket > self.head - window
-                part = amount if isinstance(amount, int) else amount[inside]
-                np.add.at(total.reshape(-1), cell[inside], part)
-            return
-        self._add_bounded(bucket, cell, size)
+    def _bucket_starts(self) -> Int64s:
+        """int64[length]: where each bucket begins in the flattened ring, the oldest first."""
+        buckets = np.arange(self.head - self._length + 1, self.head + 1, dtype=np.int64)
+        return buckets % self._length * (self.rows * self._width)
 
-    def _add_bounded(self, bucket: Int64s, cell: Int64s, size: int) -> None:
-        """Count one each, stopping at the dtype's maximum.
+    def spots(self, bucket: Int64s, row: Int64s, oldest: int) -> Spots:
+        """Where rows count in their buckets, all [k]; buckets lie inside the ring.
 
-        What is added has the dtype of what it is added to: anything else slows `at` down 20 times.
+        No bucket is smaller than `oldest`; a bound that is near saves looking at each.
         """
+        cell = row * self._width
+        start = self._starts.take(bucket - (self.head - self._length + 1))
+        return Spots(bucket, cell, start + cell, oldest)
+
+    def add(self, spots: Spots, column: Int32s | int, amount: Int64s | int) -> None:
+        """Add `amount` in a column at each spot (columns and amounts are [k] or one for all)."""
+        if len(spots.at):
+            np.add.at(self._ring.reshape(-1), spots.at + column, amount)
+            self._add_to_sums(spots.bucket, spots.cell + column, amount, spots.oldest)
+
+    def count(self, spots: Spots, column: Int32s) -> None:
+        """Count one in a column [k] at each spot, stopping at the dtype's maximum."""
+        if not len(spots.at):
+            return
         flat = self._ring.reshape(-1)
-        at = (bucket % self._length) * size + cell
+        at, cell, bucket = spots.at + column, spots.cell + column, spots.bucket
         taken: Int64s | int = 1
-        if int(flat[at].max()) + len(at) > self._limit:
+        if int(np.maximum.reduce(flat.take(at))) + len(at) > self._limit:
             at, first, counts = np.unique(at, return_index=True, return_counts=True)
             bucket, cell = bucket[first], cell[first]
             taken = np.minimum(counts, self._limit - flat[at].astype(np.int64))
             self.full += int((counts - taken).sum())
+        # What is added has the dtype of what it is added to, else `at` is 20 times slower.
         np.add.at(flat, at, self._dtype(taken))
-        for window, total in self._sums.items():
-            inside = bucket > self.head - window
-            part = taken if isinstance(taken, int) else taken[inside]
-            np.add.at(total.reshape(-1), cell[inside], self._sum_dtype(part))
+        self._add_to_sums(bucket, cell, self._sum_dtype(taken), spots.oldest)
 
-    def window(self, buckets: int) -> npt.NDArray[np.signedinteger]:
+    def _add_to_sums(self, bucket: Int64s, cell: Int64s, amount: Any, oldest: int) -> None:
+        for window, total in self._sums.items():
+            flat = total.reshape(-1)
+            if oldest > self.head - window:
+                np.add.at(flat, cell, amount)
+                continue
+            inside = (bucket > self.head - window).nonzero()[0]
+            part = amount[inside] if np.ndim(amount) else amount
+            np.add.at(flat, cell[inside], part)
+
+    def window(self, buckets: int) -> npt.NDArray[np.integer]:
         """[rows, width] sums over the newest `buckets`, the open one included; not to be kept."""
+        if buckets == 1:
+            newest: npt.NDArray[np.integer] = self._ring[self.head % self._length]
+            return newest
         if buckets in self._sums:
             return self._sums[buckets]
         total = np.zeros((self.rows, self._width), self._sum_dtype)
@@ -115,6 +157,12 @@ class BucketRing(Generic[_Count]):
             total += self._ring[(self.head - back) % self._length]
         if len(self._sums) < MAX_WINDOWS:
             self._sums[buckets] = total
+        return total
+
+    def column(self, buckets: int, column: int) -> Int64s:
+        """int64[rows]: one column over the newest `buckets`; for a few, no sum is kept running."""
+        newest = [(self.head - back) % self._length for back in range(buckets)]
+        total: Int64s = self._ring[newest, :, column].sum(axis=0, dtype=np.int64)
         return total
 
     def clear(self, rows: Int32s) -> None:

@@ -49,12 +49,16 @@ class Way(NamedTuple):
         """All its components."""
         return self.first + self.second
 
+    @property
+    def is_quantile(self) -> bool:
+        """Whether it reads a histogram's buckets."""
+        return self.formula in (_p50, _p99)
+
 
 def quantile_of(folded: Folded, way: Way) -> Bools | None:
     """bool[n]: where the quantile that `way` reads is censored; None = it reads no quantile."""
     over = folded.over50 if way.formula is _p50 else folded.over99
-    reads = way.formula in (_p50, _p99)
-    return over[way.first[0]] if reads else None
+    return over[way.first[0]] if way.is_quantile else None
 
 
 def _sum(rows: Floats) -> Floats:

@@ -13,13 +13,12 @@ import msgspec
 import numpy as np
 
 from pipeline.clock import NS_PER_S, Instant
+from pipeline.fold import steady
 from pipeline.fold.derivations import DERIVATIONS
-from pipeline.fold.histograms import LOG_FAMILY, Families
-from pipeline.fold.increase import WHOLE, Change, compare, weights
-from pipeline.fold.matrix import NEVER_NS, C, Derived, Freshness, derive, gather
-from pipeline.fold.series import SeriesIndex
-from pipeline.fold.sources import Sources
-from pipeline.fold.table import Round, Rows, SeriesTable, Units, rounds
+from pipeline.fold.matrix import NEVER_NS, C, Derived, Freshness, Slots, derive, gather
+from pipeline.fold.sources import Seen, Sources
+from pipeline.fold.table import Round, Rows, SeriesTable, Units, has_twins, rounds
+from pipeline.fold.windows import Windows
 from pipeline.model import (
     Bools,
     Config,
@@ -30,6 +29,7 @@ from pipeline.model import (
     SampleRows,
     SignalMatrix,
 )
+from pipeline.series import SeriesIndex
 from pipeline.signals import (
     COMPONENT_INDEX,
     COMPONENTS,
@@ -38,12 +38,13 @@ from pipeline.signals import (
     ComponentKind,
 )
 
-KIND: Final = np.array([c.kind for c in COMPONENTS], np.int8)
-HAS_BUCKETS: Final = np.array([c.buckets for c in COMPONENTS])
+IS_GAUGE: Final = np.array([c.kind is ComponentKind.GAUGE for c in COMPONENTS])
 UP: Final = COMPONENT_INDEX["up"]
 XID: Final = COMPONENT_INDEX["xid"]
 XID_COUNT: Final = COMPONENT_INDEX["xid_count"]
+IS_NEWS: Final = np.isin(np.arange(len(COMPONENTS)), (UP, XID, XID_COUNT))
 XID_ROW: Final = SIGNAL_INDEX["gpu_xid_last"]
+HINTS: Final = 4  # hints of series that are counted only lie between
 SWEEP_NS: Final = 10 * NS_PER_S
 CATCH_UP_NS: Final = 30 * NS_PER_S  # a source that fell silent while it caught up
 SET_BACK_S: Final = 30.0
@@ -58,6 +59,8 @@ _BY_SLOT: Final = {
     "_xid": (np.float64, np.nan),
     "down_samples": (np.int32, 0),
     "up_samples": (np.int32, 0),
+    "_stale": (np.bool_, True),
+    "_no_quantiles": (np.bool_, True),
 }
 
 
@@ -85,19 +88,25 @@ class EndpointFold:
         """Nothing is known yet."""
         self._config = config
         self._index = SeriesIndex(config.max_series)
+        self._of_hint: Int64s = np.zeros(1, np.int64)
+        """The series that each hint stood for last; compared before it is used."""
         self._table = SeriesTable()
         self._units = Units()
-        self._families = Families()
+        self._windows = Windows(self._table, config.window_s)
         self._sources = Sources(config.max_sources)
         self._n = 0
         self._swept_ns = 0
-        self._dirty = True
+        self._is_catching_up = False
         self._derived = Derived.nothing(0)
         self._components = Freshness.never(C, 0)
         self._heard_ns: Int64s
         self._heard_lag_s: Floats
         self._caught_ns: Int64s
         self._xid: Floats
+        self._stale: Bools
+        """bool[n]: what was folded since is not in `_derived` yet."""
+        self._no_quantiles: Bools
+        """bool[n]: the quantiles are not in `_derived`."""
         self.down_samples: Int32s
         """int32[n]: `up = 0` in a row."""
         self.up_samples: Int32s
@@ -120,7 +129,7 @@ class EndpointFold:
         for name, (dtype, empty) in _BY_SLOT.items():
             column = np.concatenate([getattr(self, name), np.full(more, empty, dtype)])
             setattr(self, name, column)
-        self._dirty = True
+        self._derived = self._derived.wider(more)
 
     def forget(self, slots: Int32s) -> None:
         """Free everything about endpoints that are gone; their slots may get new ones."""
@@ -129,7 +138,6 @@ class EndpointFold:
         self._components.clear(slots)
         for name, (_, empty) in _BY_SLOT.items():
             getattr(self, name)[slots] = empty
-        self._dirty = True
 
     def fold(self, samples: SampleRows, now: Instant) -> Mapping[str, int]:
         """Take up a batch that arrived at `now`; returns what was left out, by reason."""
@@ -137,39 +145,78 @@ class EndpointFold:
         if not samples.n:
             return dropped
         seen = self._sources.observe(samples.source, samples.time_ns, now)
-        ids, new, _ = self._index.add(samples.series)
+        ids, is_known = self._ids(samples, now)
+        batch = Round(samples, ids, seen.lag_s, seen.of_row, seen.first_ns)
+        if not (is_known and seen.future is None and self._go_on(batch, now)):
+            rows = self._usable(samples, ids, seen, dropped)
+            if rows is not None:
+                batch = batch.only(rows)
+            self._place(batch)
+            for part in rounds(batch, self._table.scratch):
+                self._apply(part, now, dropped)
+        if self._is_catching_up or np.count_nonzero(seen.catching_up):
+            self._note_catching_up(batch.samples, seen.catching_up[batch.source], now)
+        return +dropped if dropped else {}  # without zeros
+
+    def _ids(self, samples: SampleRows, now: Instant) -> tuple[Int64s, bool]:
+        """The series of each row, -1 = refused, and whether all were known; new ones are blank."""
+        ids = self._of_hint.take(samples.hint, mode="clip")
+        if self._index.holds(ids, samples.series):
+            return ids, True
+        ids, new, n_refused = self._index.add(samples.series)
         self._table.grow(self._index.capacity)
         self._table.start(new, now.mono_ns)
+        useful = (samples.hint >= 0) & (samples.hint < HINTS * self._config.max_series) & (ids >= 0)
+        hint = samples.hint[useful]
+        if len(hint):
+            more = int(hint.max()) + 1 - len(self._of_hint)
+            if more > 0:
+                size = max(more, len(self._of_hint))
+                self._of_hint = np.concatenate([self._of_hint, np.zeros(size, np.int64)])
+            self._of_hint[hint] = ids[useful]
+        return ids, not (len(new) or n_refused)
+
+    def _usable(
+        self, samples: SampleRows, ids: Int64s, seen: Seen, dropped: Counter[str]
+    ) -> Rows | None:
+        """Positions of the rows that count; None = all."""
+        if seen.future is None and samples.slot.max() < self._n and ids.min() >= 0:
+            return None
         inside = samples.slot < self._n
-        usable = (ids >= 0) & ~seen.future & inside
-        if not usable.all():
-            dropped["future"] += int((seen.future & inside).sum())
-            dropped["unknown_slot"] += int((~inside).sum())
-            dropped["series_full"] += int(((ids < 0) & ~seen.future & inside).sum())
-        rows = np.flatnonzero(usable)
-        self._place(samples, rows, ids[rows])
-        for part, of_series in rounds(rows, ids[rows], self._table.scratch):
-            whole = Round(samples, part, of_series, seen.lag_s, seen.first_ns)
-            self._apply(whole, now, dropped)
-        serving = rows[samples.component[rows] < len(SERVING_COMPONENTS)]
-        caught = np.where(seen.catching_up[serving], now.mono_ns, NEVER_NS)
+        future = np.zeros(samples.n, np.bool_) if seen.future is None else seen.future
+        dropped["future"] += int((future & inside).sum())
+        dropped["unknown_slot"] += int((~inside).sum())
+        dropped["series_full"] += int(((ids < 0) & ~future & inside).sum())
+        return np.flatnonzero((ids >= 0) & inside & ~future)
+
+    def _note_catching_up(self, samples: SampleRows, catching_up: Bools, now: Instant) -> None:
+        """When each endpoint's source was last seen to replay; the newest row of a slot decides."""
+        serving = samples.component < len(SERVING_COMPONENTS)
+        caught = np.where(catching_up[serving], now.mono_ns, NEVER_NS)
         self._caught_ns[samples.slot[serving]] = caught
-        self._dirty = True
-        return +dropped  # without zeros
+        self._is_catching_up = bool((self._caught_ns != NEVER_NS).any())
 
     def saw_down(self, samples: SampleRows) -> bool:
         """Whether `samples` say that a target is down: a reason to decide early."""
-        down = (samples.component == UP) & (samples.value == 0.0) & ~samples.ended
-        return bool(down.any())
+        is_up = samples.component == UP
+        if not np.count_nonzero(is_up):
+            return False
+        return bool(((samples.value == 0.0) & is_up & ~samples.ended).any())
 
-    def signals(self, now: Instant, directory: Directory) -> SignalMatrix:
-        """The matrix at `now`, float64[len(SIGNALS), n]; arrays are the caller's to change."""
+    def signals(
+        self, now: Instant, directory: Directory, *, quantiles: bool = True
+    ) -> SignalMatrix:
+        """The matrix at `now`, float64[len(SIGNALS), n]; arrays are the caller's to change.
+
+        Quantiles cost more than all the rest; whoever reads none of them leaves them out (NaN).
+        """
         if directory.n > self._n:
             self.resize(directory.n)
         if now.mono_ns - self._swept_ns >= SWEEP_NS:
             self._sweep(now)
-        if self._dirty:
-            self._derive()
+        stale = self._stale | self._no_quantiles if quantiles else self._stale
+        if stale.any():
+            self._derive(Slots(stale), quantiles=quantiles)
         fresh = self._derived.freshness
         return SignalMatrix(self._derived.value.copy(), fresh.age_s(now), fresh.interval_s.copy())
 
@@ -201,45 +248,60 @@ class EndpointFold:
         """Take up exported state before the first batch."""
         self._sources.restore(state["sources"])
 
-    def _derive(self) -> None:
-        ids = self._index.ids()
-        self._components.interval_s = self._shortest_intervals(ids)
-        ids = ids[self._table.alive[ids]]
-        folded = gather(self._table, ids, self._units, self._families, self._n)
-        self._derived = derive(folded, self._components, self._n)
-        self._derive_xid()
-        self._dirty = False
+    def _derive(self, slots: Slots, *, quantiles: bool) -> None:
+        """Derive the signals of `slots` anew; those of the others are as they were."""
+        table, ids = self._table, self._index.ids()
+        stale = np.append(self._is_in(slots), False)  # the last is for slot -1
+        ids = ids[stale.take(table.slot.take(ids))]
+        components = self._components.of(slots)
+        components.interval_s = self._shortest_intervals(ids, slots)
+        self._components.interval_s[:, slots.ids] = components.interval_s
+        ids = ids[table.alive.take(ids)]
+        families = self._windows.families if quantiles else None
+        folded = gather(table, ids, self._units, families, slots)
+        derived = derive(folded, components, quantiles=quantiles)
+        self._derive_xid(derived, components, slots)
+        self._derived.put(slots, derived)
+        self._stale[slots.ids] = False
+        self._no_quantiles[slots.ids] = not quantiles
 
-    def _shortest_intervals(self, ids: Int32s) -> Floats:
-        """Of the series of each component and slot, whatever order they came in: [C, n]."""
-        table = self._table
-        ids = ids[table.slot[ids] >= 0]
-        shortest = np.full(len(COMPONENTS) * self._n, np.nan)
-        place = table.component[ids].astype(np.intp) * self._n + table.slot[ids]
-        np.fmin.at(shortest, place, table.interval_s[ids])
-        return shortest.reshape(len(COMPONENTS), self._n)
+    def _is_in(self, slots: Slots) -> Bools:
+        """bool[n]: the slots that `slots` names."""
+        inside = np.zeros(self._n, np.bool_)
+        inside[slots.ids] = True
+        return inside
 
-    def _derive_xid(self) -> None:
+    def _shortest_intervals(self, ids: Int64s, slots: Slots) -> Floats:
+        """Of the series `ids` of each component and slot, in any order: [C, slots]."""
+        table, n = self._table, len(slots)
+        shortest = np.full(C * n, np.nan)
+        column = slots.column.take(table.slot.take(ids))
+        place = table.component.take(ids).astype(np.intp) * n + column
+        np.fmin.at(shortest, place, table.interval_s.take(ids))
+        return shortest.reshape(C, n)
+
+    def _derive_xid(self, derived: Derived, components: Freshness, slots: Slots) -> None:
         """The last code that was seen to change; 0 = none since the baseline."""
-        fresh, derived = self._components, self._derived
-        derived.value[XID_ROW] = self._xid
-        newest = fresh.newest((XID, XID_COUNT))
+        derived.value[XID_ROW] = self._xid[slots.ids]
+        newest = components.newest((XID, XID_COUNT))
         columns = (derived.freshness.arrived_ns, derived.freshness.lag_s)
         for column, row in zip((*columns, derived.freshness.interval_s), newest, strict=True):
             column[XID_ROW] = row
 
-    def _place(self, samples: SampleRows, rows: Rows, ids: Int32s) -> None:
+    def _place(self, batch: Round) -> None:
         """Put series that are new, or whose endpoint changed, where they belong."""
-        table = self._table
-        moved = table.slot[ids] != samples.slot[rows]
+        table, samples = self._table, batch.samples
+        moved = table.slot.take(batch.ids) != samples.slot
         if not moved.any():
             return
-        rows, ids = rows[moved], ids[moved]
+        ids = batch.ids[moved]
+        before = table.slot[ids]
+        self._stale[before[before >= 0]] = True
         for name in ("slot", "component", "group", "shard"):
-            getattr(table, name)[ids] = getattr(samples, name)[rows]
+            getattr(table, name)[ids] = getattr(samples, name)[moved]
         self._enlist(ids)
 
-    def _enlist(self, ids: Int32s) -> None:
+    def _enlist(self, ids: Int64s) -> None:
         table = self._table
         table.cell[ids] = self._units.cells(
             table.component[ids], table.slot[ids], table.group[ids], table.shard[ids]
@@ -247,201 +309,143 @@ class EndpointFold:
 
     def _apply(self, part: Round, now: Instant, dropped: Counter[str]) -> None:
         """Fold at most one point of each series."""
-        table, ids, t = self._table, part.ids, part.time_ns
+        part = self._on_time(part, now, dropped)
+        self._stale[part.samples.slot] = True
+        if part.samples.ended.any():
+            part = self._end(part)
+        if not len(part.ids):
+            return
+        self._learn_interval(part)
+        is_gauge = IS_GAUGE.take(part.samples.component)
+        gauges = np.flatnonzero(is_gauge)
+        down = self._fold_gauges(part, gauges)
+        if len(gauges) < len(is_gauge):
+            self._windows.fold(part, np.flatnonzero(~is_gauge), dropped)
+        self._stamp(part, down, now)
+        for column, is_so in ((self._table.alive, True), (self._table.known, True)):
+            column[part.ids] = is_so
+        self._table.fresh[part.ids] = False
+
+    def _go_on(self, batch: Round, now: Instant) -> bool:
+        """Fold a batch whose series all go on as they were; False = not so, nothing was changed."""
+        samples, ids, table = batch.samples, batch.ids, self._table
+        last_ns = table.time_ns.take(ids)
+        if (
+            np.count_nonzero(samples.ended)
+            or np.count_nonzero(samples.delta)
+            or np.count_nonzero(samples.time_ns <= last_ns)
+            or np.count_nonzero(samples.slot != table.slot.take(ids))
+            or np.count_nonzero(table.fresh.take(ids))
+            or has_twins(ids, table.scratch)
+        ):
+            return False
+        gap_s = (samples.time_ns - last_ns) / NS_PER_S
+        interval_s = _mixed(table.interval_s.take(ids), gap_s)
+        kind = steady.KIND.take(samples.component)
+        moving = kind.nonzero()[0]
+        if len(moving):
+            points = steady.Points(
+                *(moving, kind.take(moving)),
+                ids=ids.take(moving),
+                elapsed_s=gap_s.take(moving),
+                interval_s=interval_s.take(moving),
+            )
+            if not steady.fold(self._windows, batch, points):
+                return False
+        self._stale[samples.slot] = True
+        table.interval_s[ids] = interval_s
+        down = self._fold_gauges(batch, (kind == ComponentKind.GAUGE).nonzero()[0])
+        self._stamp(batch, down, now)
+        return True
+
+    def _on_time(self, part: Round, now: Instant, dropped: Counter[str]) -> Round:
+        """Without the points that are no later than their series' last."""
+        table, ids, t = self._table, part.ids, part.samples.time_ns
+        last_ns = table.time_ns.take(ids)
+        if not (t <= last_ns).any():
+            return part
         quiet_s = (now.mono_ns - table.seen_ns[ids]) / NS_PER_S
         patience_s = np.fmax(SET_BACK_S, SET_BACK_INTERVALS * table.interval_s[ids])
-        set_back = (t < table.time_ns[ids]) & (quiet_s > patience_s)
+        set_back = (t < last_ns) & (quiet_s > patience_s)
         table.fresh[ids[set_back]] = True
-        is_first = table.fresh[ids]
-        late = ~is_first & (t <= table.time_ns[ids])
-        if late.any():
-            dropped["duplicate"] += int((late & (t == table.time_ns[ids])).sum())
-            dropped["out_of_order"] += int((late & (t < table.time_ns[ids])).sum())
-        ended = part.samples.ended[part.rows] & ~late
-        if ended.any():
-            table.alive[ids[ended]] = False
-            table.fresh[ids[ended]] = True
-        live = np.flatnonzero(~late & ~part.samples.ended[part.rows])
-        if not len(live):
-            return
-        part = part.only(live)
-        kind = KIND[part.component]
-        self._learn_interval(part)
-        for wanted, fold in (
-            (ComponentKind.GAUGE, self._fold_gauges),
-            (ComponentKind.COUNTER, self._fold_counters),
-            (ComponentKind.HISTOGRAM, self._fold_histograms),
-        ):
-            of_kind = np.flatnonzero(kind == wanted)
-            if len(of_kind):
-                fold(part.only(of_kind), dropped)
-        self._stamp(part, now)
+        late = ~table.fresh[ids] & (t <= last_ns)
+        dropped["duplicate"] += int((late & (t == last_ns)).sum())
+        dropped["out_of_order"] += int((late & (t < last_ns)).sum())
+        return part.only(np.flatnonzero(~late)) if late.any() else part
+
+    def _end(self, part: Round) -> Round:
+        """End series that say so; returns the other points."""
+        ended = part.ids[part.samples.ended]
+        self._table.alive[ended] = False
+        self._table.fresh[ended] = True
+        return part.only(np.flatnonzero(~part.samples.ended))
 
     def _learn_interval(self, part: Round) -> None:
         table, ids = self._table, part.ids
-        gap_s = (part.time_ns - table.time_ns[ids]) / NS_PER_S
-        old_s = table.interval_s[ids]
-        mixed_s = old_s + GAP_WEIGHT * (np.minimum(gap_s, GAP_LIMIT * old_s) - old_s)
-        learned_s = np.where(np.isnan(old_s), gap_s, mixed_s)
-        table.interval_s[ids] = np.where(table.fresh[ids], old_s, learned_s)
+        gap_s = (part.samples.time_ns - table.time_ns.take(ids)) / NS_PER_S
+        old_s = table.interval_s.take(ids)
+        learned_s = _mixed(old_s, gap_s)
+        is_first = table.fresh.take(ids)
+        if is_first.any():
+            learned_s = np.where(is_first, old_s, learned_s)
+        table.interval_s[ids] = learned_s
 
-    def _fold_gauges(self, part: Round, _: Counter[str]) -> None:
-        value, component = part.samples.value[part.rows], part.component
-        for wanted, learn in (
-            (UP, self._learn_up),
-            (XID, self._learn_xid),
-            (XID_COUNT, self._learn_xid_count),
-        ):
-            rows = np.flatnonzero(component == wanted)
-            if len(rows):
-                learn(part.only(rows))
-        self._table.value[part.ids] = value
+    def _fold_gauges(self, part: Round, at: Rows) -> Rows:
+        """Take up the gauges at positions `at`; returns the positions of `up` = 0."""
+        component = part.samples.component[at]
+        news = at[IS_NEWS.take(component)]
+        down = news[:0]
+        if len(news):
+            component = part.samples.component[news]
+            down = self._learn_up(part, news[component == UP])
+            for wanted, learn in ((XID, self._learn_xid), (XID_COUNT, self._learn_xid_count)):
+                rows = news[component == wanted]
+                if len(rows):
+                    learn(part, rows)
+        self._table.value[part.ids[at]] = part.samples.value[at]
+        return down
 
-    def _learn_up(self, part: Round) -> None:
-        is_up = part.samples.value[part.rows] > 0.0
-        up, down = part.slot[is_up], part.slot[~is_up]
+    def _learn_up(self, part: Round, at: Rows) -> Rows:
+        is_up = part.samples.value[at] > 0.0
+        up, down = part.samples.slot[at[is_up]], at[~is_up]
         self.up_samples[up] += 1
         self.down_samples[up] = 0
-        self.down_samples[down] += 1
-        self.up_samples[down] = 0
+        if len(down):
+            slot = part.samples.slot[down]
+            self.down_samples[slot] += 1
+            self.up_samples[slot] = 0
+        return down
 
-    def _learn_xid(self, part: Round) -> None:
+    def _learn_xid(self, part: Round, at: Rows) -> None:
         """The first code is the baseline; only a change is news."""
-        value, ids = part.samples.value[part.rows], part.ids
-        known = self._table.known[ids]
-        self._news(part, known & (value != self._table.value[ids]) & (value > 0.0), value)
+        value, ids = part.samples.value[at], part.ids[at]
+        changed = self._table.known[ids] & (value != self._table.value[ids]) & (value > 0.0)
+        self._news(part.samples.slot[at], changed, value)
 
-    def _learn_xid_count(self, part: Round) -> None:
-        value, ids = part.samples.value[part.rows], part.ids
+    def _learn_xid_count(self, part: Round, at: Rows) -> None:
+        value, ids = part.samples.value[at], part.ids[at]
         grown = self._table.known[ids] & (value > self._table.value[ids])
-        code = part.samples.count[part.rows]
-        self._news(part, grown & ~np.isnan(code), code)
+        code = part.samples.count[at]
+        self._news(part.samples.slot[at], grown & ~np.isnan(code), code)
 
-    def _news(self, part: Round, changed: Bools, code: Floats) -> None:
-        slot = part.slot
+    def _news(self, slot: Int32s, changed: Bools, code: Floats) -> None:
         self._xid[slot] = np.where(np.isnan(self._xid[slot]), 0.0, self._xid[slot])
         self._xid[slot[changed]] = code[changed]
 
-    def _fold_counters(self, part: Round, dropped: Counter[str]) -> None:
-        table, ids = self._table, part.ids
-        value = part.samples.value[part.rows]
-        change = self._compare(part, value < table.value[ids], dropped)
-        increase = np.where(change.mode == WHOLE, value, value - table.value[ids])
-        self._add(ids, change, increase, np.zeros_like(increase))
-        is_delta = part.samples.delta[part.rows]
-        table.value[ids] = np.where(is_delta, 0.0, value)
-
-    def _compare(self, part: Round, fell: Bools, dropped: Counter[str]) -> Change:
-        table, ids, samples = self._table, part.ids, part.samples
-        change = compare(
-            time_ns=part.time_ns,
-            start_ns=samples.start_ns[part.rows],
-            delta=samples.delta[part.rows],
-            first=table.fresh[ids],
-            fell=fell,
-            last_time_ns=table.time_ns[ids],
-            last_start_ns=table.start_ns[ids],
-            heard_since_ns=part.first_ns[part.rows],
-        )
-        if change.overlap.any():
-            dropped["overlap"] += int(change.overlap.sum())
-        return change
-
-    def _add(self, ids: Int32s, change: Change, increase: Floats, samples: Floats) -> None:
-        """Let the windows fade over the elapsed time and take up the increases."""
-        table = self._table
-        first = ids[table.fresh[ids]]
-        for window in (table.increase, table.samples, table.elapsed_s):
-            window[first] = 0.0
-        fade, weight, elapsed_s = self._weights(ids, change)
-        counted = weight > 0.0
-        table.increase[ids] = table.increase[ids] * fade + np.where(counted, increase, 0) * weight
-        table.samples[ids] = table.samples[ids] * fade + np.where(counted, samples, 0) * weight
-        table.elapsed_s[ids] = table.elapsed_s[ids] * fade + elapsed_s
-
-    def _weights(self, ids: Int32s, change: Change) -> tuple[Floats, Floats, Floats]:
-        return weights(change, self._table.interval_s[ids], self._config.window_s)
-
-    def _fold_histograms(self, part: Round, dropped: Counter[str]) -> None:
-        table, ids, samples = self._table, part.ids, part.samples
-        row = samples.histogram[part.rows]
-        has_row = row >= 0
-        at = np.maximum(row, 0)
-        total, count = samples.value[part.rows], samples.count[part.rows]
-        if has_row.any():
-            scaled = samples.histograms.sum[at] * samples.scale[part.rows]
-            total = np.where(has_row, scaled, total)
-            count = np.where(has_row, samples.histograms.count[at], count)
-        buckets = np.flatnonzero(has_row & HAS_BUCKETS[part.component])
-        scale = samples.scale[part.rows[buckets]]
-        groups = self._families.groups(samples.histograms, at[buckets], scale)
-        fell = count < table.count[ids]
-        for family, where, counts in groups:
-            self._enter(family, ids[buckets[where]])
-            fell[buckets[where]] |= self._any_fell(family, ids[buckets[where]], counts)
-        change = self._compare(part, fell, dropped)
-        whole = change.mode == WHOLE
-        increase = np.maximum(np.where(whole, total, total - table.value[ids]), 0.0)
-        more = np.where(whole, count, count - table.count[ids])
-        with_sum = ~np.isnan(increase)  # a sum may be missing; the mean then has no samples
-        self._add(ids, change, np.where(with_sum, increase, 0.0), np.where(with_sum, more, 0.0))
-        fade, weight, _ = self._weights(ids, change)
-        for family, where, counts in groups:
-            w = buckets[where]
-            self._add_buckets(family, ids[w], counts, whole[w], fade[w], weight[w])
-        is_delta = samples.delta[part.rows]
-        table.value[ids] = np.where(is_delta, 0.0, total)
-        table.count[ids] = np.where(is_delta, 0.0, count)
-
-    def _enter(self, family: int, ids: Int32s) -> None:
-        """Move series whose bounds are new or have changed into `family`, as if new."""
-        table = self._table
-        moving = ids[table.family[ids] != family]
-        if not len(moving):
-            return
-        self._leave(moving)
-        table.family[moving] = family
-        table.row[moving] = self._families.all[family].take(len(moving))
-        table.fresh[moving] = True
-
-    def _leave(self, ids: Int32s) -> None:
-        family = self._table.family[ids]
-        for number in np.unique(family[family >= 0]).tolist():
-            self._families.all[number].give(self._table.row[ids[family == number]])
-        self._table.family[ids] = -1
-
-    def _any_fell(self, family: int, ids: Int32s, counts: Floats) -> Bools:
-        if family == LOG_FAMILY:  # re-bucketed after a change of scale: only the count tells
-            return np.zeros(len(ids), np.bool_)
-        last = self._families.all[family].last[self._table.row[ids]]
-        fell: Bools = np.any(counts < last, axis=1)
-        return fell
-
-    def _add_buckets(
-        self, number: int, ids: Int32s, counts: Floats, whole: Bools, fade: Floats, weight: Floats
-    ) -> None:
-        family, row = self._families.all[number], self._table.row[ids]
-        before = np.where((whole | self._table.fresh[ids])[:, None], 0.0, family.last[row])
-        increase = np.maximum(counts - before, 0.0)
-        kept = np.where(self._table.fresh[ids], 0.0, fade)
-        family.window[row] = family.window[row] * kept[:, None] + increase * weight[:, None]
-        family.last[row] = counts
-
-    def _stamp(self, part: Round, now: Instant) -> None:
-        table, ids, slot = self._table, part.ids, part.slot
-        table.time_ns[ids] = part.time_ns
-        table.start_ns[ids] = part.samples.start_ns[part.rows]
+    def _stamp(self, part: Round, down: Rows, now: Instant) -> None:
+        """The points are the newest of their series; those at `down` are no sign of life."""
+        table, samples, ids = self._table, part.samples, part.ids
+        table.time_ns[ids] = samples.time_ns
+        table.start_ns[ids] = samples.start_ns
         table.seen_ns[ids] = now.mono_ns
-        table.alive[ids] = True
-        table.known[ids] = True
-        table.fresh[ids] = False
-        lag_s = part.lag_s[part.rows]
-        fresh = self._components
-        fresh.arrived_ns[part.component, slot] = now.mono_ns
-        fresh.lag_s[part.component, slot] = lag_s
-        life = (part.component != UP) | (part.samples.value[part.rows] > 0.0)
-        self._heard_ns[slot[life]] = now.mono_ns
-        self._heard_lag_s[slot[life]] = lag_s[life]
+        place = samples.component.astype(np.intp) * self._n + samples.slot
+        self._components.arrived_ns.reshape(-1)[place] = now.mono_ns
+        self._components.lag_s.reshape(-1)[place] = part.lag_s
+        slot, lag_s = samples.slot, part.lag_s
+        if len(down):
+            slot, lag_s = np.delete(slot, down), np.delete(lag_s, down)
+        self._heard_ns[slot] = now.mono_ns
+        self._heard_lag_s[slot] = lag_s
 
     def _sweep(self, now: Instant) -> None:
         """Forget series that have been idle for too long."""
@@ -452,14 +456,28 @@ class EndpointFold:
         idle_s = (now.mono_ns - self._table.seen_ns[ids]) / NS_PER_S
         self._remove(ids[idle_s > patience_s])
 
-    def _remove(self, ids: Int32s) -> None:
+    def _remove(self, ids: Int64s) -> None:
         if not len(ids):
             return
-        self._leave(ids)
+        self._windows.leave(ids)
         self._index.remove(ids)
+        slot = self._table.slot[ids]
+        self._stale[slot[slot >= 0]] = True
         self._table.end(ids)
-        self._dirty = True
         if len(self._units) > 2 * len(self._index) + 1024:
             self._units = Units()
             left = self._index.ids()
             self._enlist(left[self._table.slot[left] >= 0])
+
+
+def _mixed(old_s: Floats, gap_s: Floats) -> Floats:
+    """Observed intervals after one more gap each; NaN = there was none yet."""
+    mixed_s = old_s * GAP_LIMIT
+    np.minimum(gap_s, mixed_s, out=mixed_s)
+    mixed_s -= old_s
+    mixed_s *= GAP_WEIGHT
+    mixed_s += old_s
+    is_first = np.isnan(old_s)
+    if np.count_nonzero(is_first):
+        mixed_s[is_first] = gap_s[is_first]
+    return mixed_s

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.fold.table import Rows
-from pipeline.model import Bools, Floats, HistogramTable, Int32s
+from pipeline.model import Bools, Floats, HistogramTable, Int32s, Int64s
 
 PER_OCTAVE: Final = 4
 LOWEST: Final = -20 * PER_OCTAVE  # 2^-20 s: a microsecond
@@ -72,32 +72,52 @@ class Families:
         self.all: list[Family] = [Family(LOG_BOUNDS)]
         self._by_bounds: dict[bytes, int] = {}
 
-    def groups(self, table: HistogramTable, rows: Rows, scale: Floats) -> list[Group]:
+    def groups(self, table: HistogramTable, rows: Rows | Int32s, scale: Floats) -> list[Group]:
         """The buckets of points `rows` of `table`, in their components' unit, family by family.
 
         Points without buckets, with an unfitting number of them, or of a refused family are in no
         group: their sums and counts are all that is known of them.
         """
-        groups = []
-        bounds_id = table.bounds_id[rows]
-        width = table.starts[rows + 1] - table.starts[rows]
+        groups: list[Group] = []
+        bounds_id, starts = table.bounds_id.take(rows), table.starts.take(rows)
+        width = table.starts[1:].take(rows) - starts
+        if self._is_one(table, bounds_id, width, scale):
+            family = self._family(table.bounds[0] * scale[:1])
+            if family >= 0:
+                counts = _runs(table.counts, starts, int(width[0]))
+                groups.append(Group(family, np.arange(len(rows)), counts))
+            return groups
         explicit = np.flatnonzero(bounds_id >= 0)
-        factors, factor = np.unique(scale[explicit], return_inverse=True)
-        parts = bounds_id[explicit].astype(np.int64) * len(factors) + factor
-        for part in np.unique(parts).tolist():
+        factors, parts = _parts(bounds_id.take(explicit), scale.take(explicit))
+        several = np.flatnonzero(np.bincount(parts)).tolist()
+        for part in several:
             number, k = divmod(part, len(factors))
             bounds = table.bounds[number]
-            at = explicit[parts == part]
-            at = at[width[at] == len(bounds) + 1]
+            at = explicit if len(several) == 1 else explicit[parts == part]
+            fits = width.take(at) == len(bounds) + 1
+            if np.count_nonzero(fits) < len(fits):
+                at = at[fits]
             family = self._family(bounds * factors[k])
             if family >= 0 and len(at):
-                index = table.starts[rows[at]][:, None] + np.arange(len(bounds) + 1)
-                groups.append(Group(family, at, table.counts[index]))
-        exponential = np.flatnonzero(bounds_id < 0)
-        if len(exponential):
+                counts = _runs(table.counts, starts.take(at), len(bounds) + 1)
+                groups.append(Group(family, at, counts))
+        if len(explicit) < len(rows):
+            exponential = np.flatnonzero(bounds_id < 0)
             counts = log_counts(table, rows[exponential], scale[exponential])
             groups.append(Group(LOG_FAMILY, exponential, counts))
         return groups
+
+    def _is_one(
+        self, table: HistogramTable, bounds_id: Int32s, width: Int64s, scale: Floats
+    ) -> bool:
+        """Whether all points have the same bounds, as those of one name do."""
+        return (
+            len(table.bounds) == 1
+            and len(scale) > 0
+            and np.minimum.reduce(bounds_id) >= 0
+            and not np.count_nonzero(width != len(table.bounds[0]) + 1)
+            and not np.count_nonzero(scale != scale[0])
+        )
 
     def _family(self, bounds: Floats) -> int:
         """The family of `bounds`; -1 = none, or no room for another."""
@@ -111,7 +131,25 @@ class Families:
         return number
 
 
-def log_counts(table: HistogramTable, rows: Rows, scale: Floats) -> Floats:
+def _parts(bounds_id: Int32s, scale: Floats) -> tuple[Floats, Int64s]:
+    """The distinct scales, and int64[k]: which bounds at which scale each point has."""
+    if not len(scale) or np.count_nonzero(scale == scale[0]) == len(scale):
+        return scale[:1], bounds_id.astype(np.int64)
+    factors, factor = np.unique(scale, return_inverse=True)
+    return factors, bounds_id.astype(np.int64) * len(factors) + factor
+
+
+def _runs(values: Floats, starts: Int64s, width: int) -> Floats:
+    """float64[k, width], perhaps a view: the `width` values from each of `starts`, at least one."""
+    values = np.ascontiguousarray(values, np.float64)
+    if np.count_nonzero(starts[1:] - starts[:-1] == width) == len(starts) - 1:
+        return values[starts[0] : starts[0] + len(starts) * width].reshape(-1, width)
+    step = values.itemsize
+    every = np.ndarray((len(values) - width + 1, width), np.float64, values, 0, (step, step))
+    return every[starts]
+
+
+def log_counts(table: HistogramTable, rows: Rows | Int32s, scale: Floats) -> Floats:
     """float64[k, buckets] of exponential points `rows`, each bucket put where its middle is.
 
     A bucket (base^i, base^(i + 1)] has its middle, in logarithms, at (i + 1/2) / 2^scale octaves.
@@ -141,7 +179,7 @@ def quantile(cumulative: Floats, bounds: Floats, q: float) -> tuple[Floats, Bool
     """
     total = cumulative[:, -1]
     wanted = q * total
-    bucket = (cumulative >= wanted[:, None]).argmax(axis=1)
+    bucket = np.add.reduce(cumulative < wanted[:, None], axis=1, dtype=np.intp)
     row = np.arange(len(cumulative))
     before = np.where(bucket > 0, cumulative[row, bucket - 1], 0.0)
     inside = cumulative[row, bucket] - before

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.clock import NS_PER_S
-from pipeline.model import Bools, Bytes, Floats, Int64s
+from pipeline.model import Bools, Floats, Int64s
 
 DIFFERENCE: Final = 0
 WHOLE: Final = 1
@@ -19,12 +19,12 @@ NOTHING: Final = 2
 class Change(NamedTuple):
     """How each point relates to the one before it in its series."""
 
-    mode: Bytes
-    """DIFFERENCE, WHOLE (the value since an implicit zero) or NOTHING."""
+    whole: Bools | None
+    """Where the value counts as a whole, since an implicit zero; None = nowhere."""
     elapsed_s: Floats
-    """Over which the increase happened; 0 with NOTHING."""
-    overlap: Bools
-    """A delta that begins before the last one ended: two writers."""
+    """Over which the increase happened; 0 where nothing counts."""
+    overlaps: int
+    """Deltas that begin before the last one ended: two writers."""
 
 
 def compare(
@@ -44,6 +44,8 @@ def compare(
     source was first heard (`heard_since_ns`), and not when it goes on with an old start. Starts of
     0 are missing.
     """
+    if not (delta.any() or first.any() or fell.any() or (start_ns != last_start_ns).any()):
+        return Change(None, (time_ns - last_time_ns) / NS_PER_S, 0)
     started = start_ns > 0
     true_start = started & (start_ns < time_ns)
     new_start = started & (start_ns != last_start_ns)
@@ -57,18 +59,20 @@ def compare(
     mode = np.where(delta, dated, mode).astype(np.uint8)
     since_ns = np.where(first, start_ns, last_time_ns)
     elapsed_s = np.where(mode == NOTHING, 0.0, (time_ns - since_ns) / NS_PER_S)
-    return Change(mode, elapsed_s, overlap)
+    return Change(mode == WHOLE, elapsed_s, int(overlap.sum()))
 
 
-def weights(change: Change, interval_s: Floats, window_s: float) -> tuple[Floats, Floats, Floats]:
+def weights(
+    elapsed_s: Floats, interval_s: Floats, window_s: float
+) -> tuple[Floats, Floats, Floats]:
     """(fade of the old window, weight of the increase, weighted elapsed seconds), each float64[n].
 
     The window fades with time constant max(`window_s`, two intervals). An increase is spread evenly
     over the elapsed time, so that a long gap weighs no more than the window is long.
     """
     tau_s = np.fmax(window_s, 2.0 * interval_s)
-    fade = np.exp(-change.elapsed_s / tau_s)
-    elapsed_s = tau_s * (1.0 - fade)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        weight = np.where(change.elapsed_s > 0.0, elapsed_s / change.elapsed_s, 0.0)
-    return fade, weight, elapsed_s
+    fade = np.exp(-elapsed_s / tau_s)
+    weighted_s = tau_s * (1.0 - fade)
+    weight = np.zeros(len(fade))
+    np.divide(weighted_s, elapsed_s, out=weight, where=elapsed_s > 0.0)
+    return fade, weight, weighted_s

@@ -5,6 +5,7 @@ it was derived. Everything is a handful of passes over all series at once, in a 
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,20 @@ MEMORY: Final = (
     ("nv_mem_used", ("nv_mem_total",), ""),
 )
 """(used, what adds up to all of it, what is added where it is reported)."""
+
+
+class Slots:
+    """The endpoints to derive: all arrays that leave have a column for each of them, in order."""
+
+    def __init__(self, is_chosen: Bools) -> None:
+        """Those of bool[n slots]."""
+        self.ids: Rows = np.flatnonzero(is_chosen)
+        self.column: Rows = np.cumsum(is_chosen) - 1
+        """[n slots]: the column of each chosen slot."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.ids)
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +68,17 @@ class Freshness:
             )
         )
 
+    def of(self, slots: Slots) -> "Freshness":
+        """Of some slots, a column each; the same object where they are all."""
+        if len(slots) == self.arrived_ns.shape[1]:
+            return self
+        return Freshness(*(getattr(self, n).take(slots.ids, axis=1) for n in self.__slots__))
+
+    def put(self, slots: Slots, part: "Freshness") -> None:
+        """Set some slots, a column each."""
+        for name in self.__slots__:
+            getattr(self, name)[:, slots.ids] = getattr(part, name)
+
     def clear(self, slots: Int32s) -> None:
         """Forget all about `slots`."""
         new = Freshness.never(len(self.arrived_ns), len(slots))
@@ -61,8 +87,12 @@ class Freshness:
 
     def age_s(self, now: Instant) -> Floats:
         """float64[r, n]; inf = never."""
-        age_s = np.maximum((now.mono_ns - self.arrived_ns) / NS_PER_S, self.lag_s)
-        return np.where(self.arrived_ns == NEVER_NS, np.inf, age_s)
+        age_s = np.full(self.arrived_ns.shape, np.inf)
+        for row in np.flatnonzero((self.arrived_ns != NEVER_NS).any(axis=1)).tolist():
+            arrived_ns = self.arrived_ns[row]
+            age = np.maximum((now.mono_ns - arrived_ns) / NS_PER_S, self.lag_s[row])
+            np.copyto(age_s[row], age, where=arrived_ns != NEVER_NS)
+        return age_s
 
     def newest(self, rows: tuple[int, ...]) -> tuple[Int64s, Floats, Floats]:
         """Of several rows: the newest arrival, its lag, and the shortest interval; each [n]."""
@@ -83,6 +113,21 @@ class Derived:
     censored: Bools
     chosen: np.ndarray[tuple[int, int], np.dtype[np.int8]]
 
+    def put(self, slots: Slots, part: "Derived") -> None:
+        """Set some slots, a column each."""
+        self.freshness.put(slots, part.freshness)
+        for name in ("value", "censored", "chosen"):
+            getattr(self, name)[:, slots.ids] = getattr(part, name)
+
+    def wider(self, more: int) -> "Derived":
+        """With `more` slots that know nothing."""
+        new = Derived.nothing(more)
+        value, censored, chosen = (
+            np.concatenate([getattr(self, name), getattr(new, name)], axis=1)
+            for name in ("value", "censored", "chosen")
+        )
+        return Derived(value, self.freshness.wider(more), censored, chosen)
+
     @staticmethod
     def nothing(n: int) -> "Derived":
         """No signal is known."""
@@ -94,62 +139,96 @@ class Derived:
         )
 
 
-def gather(table: SeriesTable, ids: Int32s, units: Units, families: Families, n: int) -> Folded:
-    """Components of n endpoints from the living series `ids`."""
-    kind = KIND[table.component[ids]]
-    elapsed_s = table.elapsed_s[ids]
+def gather(
+    table: SeriesTable, ids: Int64s, units: Units, families: Families | None, slots: Slots
+) -> Folded:
+    """Components of endpoints `slots` from their living series `ids`.
+
+    Without `families` there are no quantiles.
+    """
+    kind = KIND.take(table.component.take(ids))
+    elapsed_s = table.elapsed_s.take(ids)
     is_gauge = kind == ComponentKind.GAUGE
-    used = is_gauge | (elapsed_s > 0.0)
-    spread = _Spread(table, units, n)
+    used = np.flatnonzero(is_gauge | (elapsed_s > 0.0))
+    spread = _Spread(units, table.cell.take(ids), slots)
     # A component is of one kind, so levels and increases share one matrix, as do rates and samples.
-    x = np.where(is_gauge, table.value[ids], table.increase[ids])[used]
-    level, total, per_unit = spread(ids[used], x)
-    moving = used & ~is_gauge
-    ids, kind, elapsed_s = ids[moving], kind[moving], elapsed_s[moving]
+    x = np.where(is_gauge, table.value.take(ids), table.increase.take(ids))
+    level, total, per_unit = spread(used, x.take(used))
+    moving = used[~is_gauge.take(used)]
+    ids, kind = ids.take(moving), kind.take(moving)
     is_counter = kind == ComponentKind.COUNTER
-    rate = np.where(is_counter, table.increase[ids] / elapsed_s, table.samples[ids])
-    rates, _, _ = spread(ids, rate)
-    fullest = np.full((C, n), np.nan)
+    per_s = table.increase.take(ids) / elapsed_s.take(moving)
+    rates, _, _ = spread(moving, np.where(is_counter, per_s, table.samples.take(ids)))
+    fullest = np.full((C, len(slots)), np.nan)
     for part, whole, extra in MEMORY:
         row = COMPONENT_INDEX[part]
-        fullest[row] = _fullest(per_unit, units, part, whole, extra, n)
-    quantiles = _quantiles(table, ids[~is_counter], families, n)
+        fullest[row] = _fullest(per_unit, spread.unit, units, slots, part, whole, extra)
+    if families is None:
+        quantiles = _no_quantiles(len(slots))
+    else:
+        quantiles = _quantiles(table, ids[~is_counter], families, slots)
     return Folded(level, total, rates, *quantiles, fullest)
 
 
 class _Spread:
-    """Puts numbers of series together by endpoint."""
+    """Puts numbers of series together by endpoint; knows the units that these series belong to."""
 
-    def __init__(self, table: SeriesTable, units: Units, n: int) -> None:
-        self._table, self._units, self._n = table, units, n
-        self._flat = units.component.astype(np.intp) * n + units.slot
-
-    def __call__(self, ids: Int32s, x: Floats) -> tuple[Floats, Floats, Floats]:
-        """([C, n] combined, [C, n] summed over units, [units]) of `x` >= 0 of series `ids`."""
-        units, cell = self._units, self._table.cell[ids]
-        is_max = IS_MAX[self._table.component[ids]]
-        by_cell = _sums(cell, np.where(is_max, 0.0, x), len(units))
-        np.maximum.at(by_cell, cell[is_max], x[is_max])
-        there = np.zeros(len(units), np.bool_)
-        there[cell] = True
-        by_cell[~there] = -1.0
-        by_unit = by_cell
+    def __init__(self, units: Units, cell: Int32s, slots: Slots) -> None:
+        """`cell` is that of each series."""
+        here, self._cell = _dense(cell, len(units))
+        self.unit, self._unit_of_cell = here, None
         if not units.is_flat:
-            by_unit = np.full(len(units.slot), -1.0)
-            np.maximum.at(by_unit, units.unit_of_cell, by_cell)
+            self.unit, self._unit_of_cell = _dense(units.unit_of_cell[here], len(units.slot))
+        self._shape = (C, len(slots))
+        component = units.component.take(self.unit)
+        self._is_max = IS_MAX.take(component)
+        self._is_max_cell = self._is_max
+        if self._unit_of_cell is not None:
+            self._is_max_cell = self._is_max.take(self._unit_of_cell)
+        column = slots.column.take(units.slot.take(self.unit))
+        self._flat = component.astype(np.intp) * len(slots) + column
+
+    def __call__(self, series: Rows, x: Floats) -> tuple[Floats, Floats, Floats]:
+        """([C, n] combined, [C, n] summed over units, [units]) of `x` >= 0 of some `series`."""
+        by_unit = self._by_unit(self._cell.take(series), x)
         used = np.flatnonzero(by_unit >= 0.0)
-        flat, value = self._flat[used], by_unit[used]
-        size = C * self._n
+        flat, value = self._flat.take(used), by_unit.take(used)
+        size = self._shape[0] * self._shape[1]
         total = _sums(flat, value, size)
         absent = np.ones(size, np.bool_)
         absent[flat] = False
         total[absent] = np.nan
-        peak = IS_MAX[units.component[used]]
+        peak = np.flatnonzero(self._is_max.take(used))
         combined = total.copy()
         combined[flat[peak]] = 0.0
         np.maximum.at(combined, flat[peak], value[peak])
-        shape = (C, self._n)
-        return combined.reshape(shape), total.reshape(shape), by_unit
+        return combined.reshape(self._shape), total.reshape(self._shape), by_unit
+
+    def _by_unit(self, cell: Rows, x: Floats) -> Floats:
+        """float64[units]: cells added up, or their maximum; parallel ranks once; -1 = no series."""
+        n = len(self._is_max_cell)
+        is_max = self._is_max_cell.take(cell)
+        peak = np.flatnonzero(is_max)
+        by_cell = _sums(cell, np.where(is_max, 0.0, x) if len(peak) else x, n)
+        np.maximum.at(by_cell, cell[peak], x[peak])
+        absent = np.ones(n, np.bool_)
+        absent[cell] = False
+        by_cell[absent] = -1.0
+        if self._unit_of_cell is None:
+            return by_cell
+        by_unit = np.full(len(self.unit), -1.0)
+        np.maximum.at(by_unit, self._unit_of_cell, by_cell)
+        return by_unit
+
+
+def _dense(ids: Int32s, n: int) -> tuple[Rows, Rows]:
+    """The distinct ones of `ids`, each below `n`, rising, and where each of `ids` is among them."""
+    is_here = np.zeros(n, np.bool_)
+    is_here[ids] = True
+    here = np.flatnonzero(is_here)
+    place = np.empty(n, np.intp)
+    place[here] = np.arange(len(here))
+    return here, place.take(ids)
 
 
 def _sums(place: Rows | Int32s, x: Floats, size: int) -> Floats:
@@ -158,46 +237,63 @@ def _sums(place: Rows | Int32s, x: Floats, size: int) -> Floats:
 
 
 def _fullest(
-    per_unit: Floats, units: Units, used: str, whole: tuple[str, ...], extra: str, n: int
+    per_unit: Floats,
+    unit: Rows,
+    units: Units,
+    slots: Slots,
+    used: str,
+    whole: tuple[str, ...],
+    extra: str,
 ) -> Floats:
-    """float64[n]: the largest share of used memory among the GPUs of each endpoint."""
-    fullest = np.full(n, np.nan)
-    mine = np.flatnonzero((units.component == COMPONENT_INDEX[used]) & (per_unit >= 0.0))
+    """float64[slots]: the largest share of used memory among the GPUs of each endpoint."""
+    fullest = np.full(len(slots), np.nan)
+    is_used = units.component.take(unit) == COMPONENT_INDEX[used]
+    mine = np.flatnonzero(is_used & (per_unit >= 0.0))
     if not len(mine):
         return fullest
-    slot, group = units.slot[mine], units.group[mine]
+    slot, group = units.slot[unit[mine]], units.group[unit[mine]]
+    everywhere = np.full(len(units.slot), -1.0)
+    everywhere[unit] = per_unit
 
     def of(name: str) -> Floats:
         found = units.find(COMPONENT_INDEX[name], slot, group)
-        value = np.where(found >= 0, per_unit[found], np.nan)
+        value = np.where(found >= 0, everywhere[found], np.nan)
         return np.where(value >= 0.0, value, np.nan)
 
     size = np.sum([of(name) for name in whole], axis=0)
     if extra:
         size = size + np.nan_to_num(of(extra))
     good = size > 0.0
-    np.fmax.at(fullest, slot[good], per_unit[mine][good] / size[good])
+    np.fmax.at(fullest, slots.column[slot[good]], per_unit[mine][good] / size[good])
     return fullest
 
 
+def _no_quantiles(n: int) -> tuple[Floats, Floats, Bools, Bools]:
+    unknown, over = np.full((C, n), np.nan), np.zeros((C, n), np.bool_)
+    return unknown, unknown, over, over
+
+
 def _quantiles(
-    table: SeriesTable, ids: Int32s, families: Families, n: int
+    table: SeriesTable, ids: Int64s, families: Families, slots: Slots
 ) -> tuple[Floats, Floats, Bools, Bools]:
-    """p50, p99 and whether they are censored, [C, n] each, from series of equal bounds.
+    """p50, p99 and whether they are censored, [C, slots] each, from series of equal bounds.
 
     Where an endpoint has series of different bounds, the bounds with most samples are read.
     """
+    n = len(slots)
     p50, p99 = np.full((2, C * n), np.nan)
     over50, over99 = np.zeros((2, C * n), np.bool_)
     most = np.zeros(C * n)
-    place = table.component[ids].astype(np.intp) * n + table.slot[ids]
+    place = table.component[ids].astype(np.intp) * n + slots.column[table.slot[ids]]
     family = table.family[ids]
-    for number in np.unique(family[family >= 0]).tolist():
+    for number in np.flatnonzero(np.bincount(family[family >= 0])).tolist():
         mine = np.flatnonzero(family == number)
         at, counts = _merge(place[mine], families.all[number].window[table.row[ids[mine]]])
-        cumulative = np.cumsum(counts, axis=1)
-        more = np.flatnonzero(cumulative[:, -1] > most[at])
-        at, cumulative = at[more], cumulative[more]
+        rising = np.ascontiguousarray(counts.T)  # a row a bucket: long rows add up faster
+        for lower, upper in pairwise(rising):
+            np.add(lower, upper, out=upper)
+        more = np.flatnonzero(rising[-1] > most[at])
+        at, cumulative = at[more], rising.take(more, axis=1).T
         most[at] = cumulative[:, -1]
         bounds = families.all[number].bounds
         p50[at], over50[at] = quantile(cumulative, bounds, 0.5)
@@ -216,11 +312,13 @@ def _merge(place: Rows, counts: Floats) -> tuple[Rows, Floats]:
     return ordered[begins], np.add.reduceat(counts[order], begins, axis=0)
 
 
-def derive(folded: Folded, components: Freshness, n: int) -> Derived:
-    """Every signal of n endpoints that has a derivation."""
-    derived = Derived.nothing(n)
+def derive(folded: Folded, components: Freshness, *, quantiles: bool) -> Derived:
+    """Every signal that has a derivation, of the endpoints of `folded`; quantiles where wanted."""
+    derived = Derived.nothing(components.arrived_ns.shape[1])
     seen = (components.arrived_ns != NEVER_NS).any(axis=1).tolist()
     for signal, ways in DERIVATIONS.items():
+        if ways[0].is_quantile and not quantiles:
+            continue
         row = SIGNAL_INDEX[signal]
         is_first = True
         for number, way in enumerate(ways):

@@ -31,7 +31,8 @@ class Ages(NamedTuple):
     """How old events are, int64 ns[n] (negative = ahead), and which are from the future."""
 
     age_ns: Int64s
-    is_future: Bools
+    is_future: Bools | None
+    """None = none of them."""
     overflow: int
     """Events whose source did not fit into the table; taken at their word."""
 
@@ -55,22 +56,19 @@ class SourceOffsets:
         self._wall_minus_mono_ns: int | None = None
 
     def ages(self, source: UInt64s, event_ns: Int64s, now: Instant) -> Ages:
-        """The ages of events (n of them), and learn from them."""
+        """The ages of events (n of them, n > 0), and learn from them."""
         self._watch_own_clock(now)
         if now.mono_ns != self._instant_ns:
             self._commit()
             self._instant_ns = now.mono_ns
-        distinct, inverse = np.unique(source, return_inverse=True)
-        index = self._find(distinct, now)
-        offset = self._offsets(index, now)[inverse]
-        lag = np.clip(now.wall_ns - np.clip(event_ns, -FAR_NS, 4 * FAR_NS), -FAR_NS, FAR_NS)
-        known = offset != UNKNOWN
-        is_skewed = known & ((offset < 0) | (offset > DELAY_NS))
-        is_plausible = (np.abs(offset) > DELAY_NS) & (lag >= 0) & (lag <= DELAY_NS)
-        age = lag - np.where(is_skewed & ~is_plausible, offset, 0)
-        is_future = age < -FUTURE_NS
-        self._stage(index[inverse], lag, is_future)
-        return Ages(age, is_future, int(np.count_nonzero(index[inverse] < 0)))
+        starts, lengths = _runs(source)
+        index = self._find(source[starts].tolist(), now)
+        lag = _lag(event_ns, now)
+        age = _corrected(lag, self._offsets(index, now), lengths)
+        ahead = age < -FUTURE_NS
+        is_future = ahead if np.count_nonzero(ahead) else None
+        self._stage(index, starts, lag, is_future)
+        return Ages(age, is_future, int(lengths[index < 0].sum()))
 
     def _watch_own_clock(self, now: Instant) -> None:
         difference = now.wall_ns - now.mono_ns
@@ -80,19 +78,20 @@ class SourceOffsets:
             self._wall_minus_mono_ns = difference
             self._table[: _SINCE + 1] = UNKNOWN
 
-    def _find(self, distinct: UInt64s, now: Instant) -> Int64s:
+    def _find(self, keys: list[int], now: Instant) -> Int64s:
         """Columns of sources, given where new; -1 when the table is full."""
-        keys = distinct.tolist()
-        new = [key for key in keys if key not in self._index]
-        if len(self._index) + len(new) > self._max_sources:
+        known = self._index
+        new = [key for key in dict.fromkeys(keys) if key not in known]
+        if len(known) + len(new) > self._max_sources:
             self._expire(now)
-            new = [key for key in keys if key not in self._index]
-        for key in new[: self._max_sources - len(self._index)]:
-            self._index[key] = len(self._index)
-        missing = len(self._index) - self._table.shape[1]
+            known = self._index
+            new = [key for key in dict.fromkeys(keys) if key not in known]
+        for key in new[: self._max_sources - len(known)]:
+            known[key] = len(known)
+        missing = len(known) - self._table.shape[1]
         if missing > 0:
             self._table = np.concatenate((self._table, _blank(max(64, 2 * missing))), axis=1)
-        found = np.fromiter((self._index.get(key, -1) for key in keys), np.int64, len(keys))
+        found = np.array([known.get(key, -1) for key in keys], np.int64)
         self._table[_HEARD, found[found >= 0]] = now.mono_ns
         return found
 
@@ -108,39 +107,86 @@ class SourceOffsets:
     def _offsets(self, index: Int64s, now: Instant) -> Int64s:
         """The offset of each source as learned before this instant; UNKNOWN without."""
         table, known = self._table, index[index >= 0]
-        half = now.mono_ns // HALF_NS
-        passed = half - table[_HALF, known]
-        turned = known[passed != 0]
-        table[_OLD, turned] = np.where(passed[passed != 0] == 1, table[_NEW, turned], UNKNOWN)
-        table[_NEW, turned] = UNKNOWN
-        table[_HALF, known] = half
-        anew = known[table[_SINCE, known] < now.mono_ns - RELEARN_NS]
-        table[_OLD, anew] = table[_NEW, anew] = table[_SINCE, anew] = UNKNOWN
+        passed = now.mono_ns // HALF_NS - table[_HALF, known]
+        if np.count_nonzero(passed):
+            turned = known[passed != 0]
+            table[_OLD, turned] = np.where(passed[passed != 0] == 1, table[_NEW, turned], UNKNOWN)
+            table[_NEW, turned] = UNKNOWN
+            table[_HALF, turned] = now.mono_ns // HALF_NS
+        anew = table[_SINCE, known] < now.mono_ns - RELEARN_NS
+        if np.count_nonzero(anew):
+            at = known[anew]
+            table[_OLD, at] = table[_NEW, at] = table[_SINCE, at] = UNKNOWN
         offset = np.full(len(index), UNKNOWN, np.int64)
         offset[index >= 0] = np.minimum(table[_OLD, known], table[_NEW, known])
         return offset
 
-    def _stage(self, index: Int64s, lag: Int64s, is_future: Bools) -> None:
+    def _stage(self, index: Int64s, starts: Int64s, lag: Int64s, is_future: Bools | None) -> None:
+        """Stage the smallest lag of each source, from runs of events of one source each."""
         fits = index >= 0
-        honest, ahead = fits & ~is_future, fits & is_future
-        np.minimum.at(self._table[_HONEST], index[honest], lag[honest])
-        np.minimum.at(self._table[_FUTURE], index[ahead], lag[ahead])
-        self._touched.append(np.unique(index[fits]))
+        at = index[fits]
+        honest = lag
+        if is_future is not None:
+            honest = np.where(is_future, UNKNOWN, lag)
+            ahead = np.minimum.reduceat(np.where(is_future, lag, UNKNOWN), starts)
+            np.minimum.at(self._table[_FUTURE], at, ahead[fits])
+        np.minimum.at(self._table[_HONEST], at, np.minimum.reduceat(honest, starts)[fits])
+        self._touched.append(at)
 
     def _commit(self) -> None:
         """Learn what the last instant staged: from the future only where nothing else is known."""
         if not self._touched:
             return
-        table, at = self._table, np.unique(np.concatenate(self._touched))
-        honest, ahead = table[_HONEST, at], table[_FUTURE, at]
-        only_ahead = honest == UNKNOWN
-        unknown = np.minimum(table[_OLD, at], table[_NEW, at]) == UNKNOWN
-        lesson = np.where(only_ahead & unknown, ahead, honest)
-        since = np.minimum(table[_SINCE, at], self._instant_ns)
-        table[_NEW, at] = np.minimum(table[_NEW, at], lesson)
-        table[_SINCE, at] = np.where(only_ahead & ~unknown, since, UNKNOWN)
-        table[_HONEST, at] = table[_FUTURE, at] = UNKNOWN
+        at = self._touched[0] if len(self._touched) == 1 else np.unique(np.hstack(self._touched))
         self._touched.clear()
+        _, new, honest, ahead, since, *_ = self._table
+        lesson = honest.take(at)
+        honest[at] = UNKNOWN
+        only_ahead = lesson == UNKNOWN
+        if not np.count_nonzero(only_ahead):
+            since[at] = ahead[at] = UNKNOWN
+            new[at] = np.minimum(new.take(at), lesson)
+            return
+        unknown = np.minimum(self._table[_OLD, at], new[at]) == UNKNOWN
+        lesson = np.where(only_ahead & unknown, ahead[at], lesson)
+        only_since = np.minimum(since[at], self._instant_ns)
+        new[at] = np.minimum(new[at], lesson)
+        since[at] = np.where(only_ahead & ~unknown, only_since, UNKNOWN)
+        ahead[at] = UNKNOWN
+
+
+def _runs(source: UInt64s) -> tuple[Int64s, Int64s]:
+    """Where runs of equal sources start, and how long they are: batches are ordered by sender."""
+    ends = np.append((source[1:] != source[:-1]).nonzero()[0], len(source) - 1) + 1
+    lengths = ends.copy()
+    lengths[1:] -= ends[:-1]
+    return ends - lengths, lengths
+
+
+def _lag(event_ns: Int64s, now: Instant) -> Int64s:
+    """Wall time minus event time, within FAR_NS."""
+    first, last = int(np.minimum.reduce(event_ns)), int(np.maximum.reduce(event_ns))
+    if first >= now.wall_ns - FAR_NS and last <= now.wall_ns + FAR_NS:
+        return now.wall_ns - event_ns
+    lag: Int64s = np.clip(now.wall_ns - np.clip(event_ns, -FAR_NS, 4 * FAR_NS), -FAR_NS, FAR_NS)
+    return lag
+
+
+def _corrected(lag: Int64s, offset: Int64s, lengths: Int64s) -> Int64s:
+    """Lags without their sources' clock errors; `offset` is per run, `lengths` of the runs.
+
+    An event that is plausible as it is stays so, whatever its source's offset.
+    """
+    is_skewed = (offset != UNKNOWN) & ((offset < 0) | (offset > DELAY_NS))
+    if not np.count_nonzero(is_skewed):
+        return lag
+    shift = np.where(is_skewed, offset, 0)
+    is_far = np.abs(shift) > DELAY_NS
+    age: Int64s = lag - np.repeat(shift, lengths)
+    if np.count_nonzero(is_far):
+        is_plausible = np.repeat(is_far, lengths) & (lag >= 0) & (lag <= DELAY_NS)
+        age = np.where(is_plausible, lag, age)
+    return age
 
 
 def _blank(size: int) -> Int64s:

@@ -6,18 +6,22 @@ into batches. Each signal of a window reads one observer, so a request counts on
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from dataclasses import fields, replace
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.clock import NS_PER_S, Instant
-from pipeline.fold.buckets import BucketRing
-from pipeline.fold.observers import ObserverChoice, Presence
+from pipeline.fold.buckets import ALL, MAX_WINDOWS, BucketRing, Some, Spots
+from pipeline.fold.observers import Int8s, ObserverChoice, Presence
 from pipeline.fold.offsets import SourceOffsets
+from pipeline.fold.ring_rows import RingRows, picked
 from pipeline.fold.sketch import LogBuckets
 from pipeline.model import (
+    Bools,
+    Bytes,
     Config,
     Directory,
     Floats,
@@ -40,15 +44,24 @@ MAX_TOKENS: Final = 1e7
 """Bounds on what one row may add, far above any real one: senders may write any number."""
 
 TOKEN_BLOCK_S: Final = 10
-TOKEN_BLOCKS: Final = 12
-"""Token lengths are kept in blocks of ten seconds: they are compared over a minute or more."""
+TOKEN_BLOCKS: Final = 13
+"""Token lengths are kept in blocks of ten seconds: they are compared over a minute or more.
+
+One block more than the ring's seconds fill, which begin and end inside a block.
+"""
 
 TOKEN_ERROR_RATIO: Final = 0.03
 """Of the pool's median; a difference of lengths that matters is hundreds of tokens."""
 
 OBSERVERS: Final = len(Observer)
 
+Indices: TypeAlias = npt.NDArray[np.intp]
+
+_NEVER: Final = np.iinfo(np.int64).min // 2
 _CALLS, _FAILURES, _OVERLOADS, _REFUSED, _PROMPT, _OUTPUT = range(6)
+_COLUMN_OF_OUTCOME: Final = np.array([-1, _FAILURES, _OVERLOADS, -1], np.int32)
+_LATENCIES: Final = ("duration", "ttft")
+_DURATION, _TTFT = range(2)
 _TOKENS, _TOKEN_N = range(2)
 
 _RATE_ORDER: Final = (Observer.ENGINE, Observer.AGENT, Observer.PROXY, Observer.CLIENT)
@@ -71,6 +84,14 @@ class RequestConfig(Config, frozen=True, kw_only=True):
     """Sending resources whose clock offsets are known; events of others are taken at their word."""
 
 
+class _Kept(NamedTuple):
+    """A window, and what it was made from."""
+
+    changes: int
+    chosen: tuple[Int8s, ...]
+    window: RequestWindow
+
+
 class RequestFold:
     """Request windows of every endpoint."""
 
@@ -81,11 +102,13 @@ class RequestFold:
         self._latencies = LogBuckets(config.latency_error_ratio, 1e-3, 600.0)
         self._lengths = LogBuckets(TOKEN_ERROR_RATIO, 1.0, 1e6)
         n = self._latencies.n
-        self._counts = _Rows(BucketRing(RING_S, 6, np.int64))
-        self._ttft = _Rows(BucketRing(RING_S, n, np.uint16))
-        self._duration = _Rows(BucketRing(RING_S, n, np.uint16))
-        self._token_sums = _Rows(BucketRing(TOKEN_BLOCKS, 2, np.int64))
-        self._token_lengths = _Rows(BucketRing(TOKEN_BLOCKS, self._lengths.n, np.uint16))
+        self._counts = BucketRing(RING_S, 6, np.int64)
+        self._latency = BucketRing(RING_S, n, np.uint16)
+        self._token_sums = BucketRing(TOKEN_BLOCKS, 2, np.int64)
+        self._token_lengths = BucketRing(TOKEN_BLOCKS, self._lengths.n, np.uint16)
+        self._count_rows = RingRows((self._counts,), OBSERVERS)
+        self._latency_rows = RingRows((self._latency,), OBSERVERS * len(_LATENCIES))
+        self._token_rows = RingRows((self._token_sums, self._token_lengths), OBSERVERS)
         switch_ns = round(config.switch_after_s * NS_PER_S)
         self._seen, self._seen_tokens, self._seen_ttft = (Presence(switch_ns) for _ in range(3))
         self._rate_choice = ObserverChoice(_RATE_ORDER, self._seen)
@@ -93,17 +116,14 @@ class RequestFold:
         self._token_choice = ObserverChoice(_RATE_ORDER, self._seen_tokens)
         self._ttft_choice = ObserverChoice(_TTFT_ORDER, self._seen_ttft)
         self._heard_ns: Int64s = np.zeros(0, np.int64)
+        self._windows: dict[tuple[int, bool], _Kept] = {}
+        self._changes = 0
+        """Moves with everything that may change a window."""
         self._origin_ns: int | None = None
 
     @property
-    def _tables(self) -> tuple["_Rows", ...]:
-        return (
-            self._counts,
-            self._ttft,
-            self._duration,
-            self._token_sums,
-            self._token_lengths,
-        )
+    def _tables(self) -> tuple[RingRows, ...]:
+        return (self._count_rows, self._latency_rows, self._token_rows)
 
     @property
     def _by_slot(self) -> tuple[ObserverChoice | Presence, ...]:
@@ -114,10 +134,11 @@ class RequestFold:
     @property
     def nbytes(self) -> int:
         """Memory of the rings, in bytes."""
-        return sum(table.ring.nbytes for table in self._tables)
+        return sum(table.nbytes for table in self._tables)
 
     def resize(self, n_slots: int) -> None:
         """Make room for `n_slots` endpoints; it never shrinks."""
+        self._changes += 1
         for table in self._tables:
             table.resize(n_slots)
         for part in self._by_slot:
@@ -127,6 +148,7 @@ class RequestFold:
 
     def forget(self, slots: Int32s) -> None:
         """Empty the slots, for other endpoints."""
+        self._changes += 1
         for table in self._tables:
             table.forget(slots)
         for part in self._by_slot:
@@ -138,20 +160,21 @@ class RequestFold:
         self._advance(now)
         if not rows.n:
             return {}
-        full = self._ttft.ring.full + self._duration.ring.full + self._token_lengths.ring.full
+        full = self._latency.full + self._token_lengths.full
         ages = self._offsets.ages(rows.source, rows.end_ns, now)
         at_ns = self._time_ns(now) - np.maximum(ages.age_ns, 0)
         second = at_ns // NS_PER_S
-        is_late = second <= self._counts.ring.head - RING_S
-        kept = np.flatnonzero(~ages.is_future & ~is_late)
-        self._add(rows, kept, second[kept], at_ns[kept], now)
-        full -= self._ttft.ring.full + self._duration.ring.full + self._token_lengths.ring.full
-        reasons = {
-            "future": int(ages.is_future.sum()),
-            "late": int((is_late & ~ages.is_future).sum()),
-            "source_overflow": ages.overflow,
-            "sketch_full": -full,
-        }
+        oldest_s, gone_s = int(np.minimum.reduce(second)), self._counts.head - RING_S
+        is_late = second <= gone_s if oldest_s <= gone_s else None
+        reasons = _count_left_out(ages.is_future, is_late)
+        if reasons:
+            is_out = _either(ages.is_future, is_late)
+            kept = (~is_out).nonzero()[0]
+            rows, second, at_ns = _take(rows, kept), second[kept], at_ns[kept]
+        if rows.n:
+            self._add(rows, second, max(oldest_s, gone_s + 1), at_ns, now)
+        full -= self._latency.full + self._token_lengths.full
+        reasons |= {"source_overflow": ages.overflow, "sketch_full": -full}
         return {reason: count for reason, count in reasons.items() if count}
 
     def _time_ns(self, now: Instant) -> int:
@@ -162,122 +185,174 @@ class RequestFold:
 
     def _advance(self, now: Instant) -> None:
         second = self._time_ns(now) // NS_PER_S
-        for table in (self._counts, self._ttft, self._duration):
-            table.ring.advance(second)
-        for table in (self._token_sums, self._token_lengths):
-            table.ring.advance(second // TOKEN_BLOCK_S)
+        if second > self._counts.head:
+            self._changes += 1
+            self._counts.advance(second)
+            self._latency.advance(second)
+            self._token_sums.advance(second // TOKEN_BLOCK_S)
+            self._token_lengths.advance(second // TOKEN_BLOCK_S)
 
     def _add(
-        self,
-        rows: RequestRows,
-        kept: npt.NDArray[np.intp],
-        second: Int64s,
-        at_ns: Int64s,
-        now: Instant,
+        self, rows: RequestRows, second: Int64s, oldest_s: int, at_ns: Int64s, now: Instant
     ) -> None:
-        slot, observer = rows.slot[kept], rows.observer[kept].astype(np.int32)
-        cell = slot * OBSERVERS + observer
-        outcome = rows.outcome[kept]
+        self._changes += 1
+        slot = rows.slot.astype(np.int64)
+        cell = slot * OBSERVERS
+        cell += rows.observer
         self._seen.heard(cell, now)
-        alive = np.flatnonzero((outcome == Outcome.OK) | (outcome == Outcome.OVERLOAD))
-        np.maximum.at(self._heard_ns, slot[alive], at_ns[alive])
+        unwell = rows.outcome.nonzero()[0]
+        weight = _fixed_point(rows.weight)
+        self._add_signs_of_life(slot, at_ns, rows.outcome, unwell)
+        spots = self._counts.spots(second, self._count_rows.rows(cell), oldest_s)
+        self._add_counts(rows, spots, weight, unwell)
+        self._add_latency(rows, cell, second, oldest_s, unwell, now)
+        self._add_tokens(rows, cell, second, oldest_s, now)
 
-        weight = np.rint(np.clip(rows.weight[kept], 0.0, MAX_WEIGHT) * ONE)
-        row = self._counts.rows(cell)
-        ring = self._counts.ring
-        ring.add(second, row, _CALLS, weight.astype(np.int64))
-        for column, mask in (
-            (_FAILURES, outcome == Outcome.FAILURE),
-            (_OVERLOADS, outcome == Outcome.OVERLOAD),
-            (_REFUSED, rows.refused[kept]),
-        ):
-            some = np.flatnonzero(mask)
-            if not len(some):
-                continue
-            ring.add(second[some], row[some], column, weight[some].astype(np.int64))
-        for column, tokens in (
-            (_PROMPT, rows.prompt_tokens[kept]),
-            (_OUTPUT, rows.output_tokens[kept]),
-        ):
-            some = np.flatnonzero(~np.isnan(tokens))
-            amount = np.rint(np.clip(tokens[some], 0.0, MAX_TOKENS) * weight[some])
-            ring.add(second[some], row[some], column, amount.astype(np.int64))
-        self._add_latency(self._ttft, cell, second, rows.ttft_s[kept], self._seen_ttft, now)
-        # How long a failure took says nothing about speed: a refusal takes no time at all.
-        duration_s = np.where(outcome == Outcome.OK, rows.duration_s[kept], np.nan)
-        self._add_latency(self._duration, cell, second, duration_s, None, now)
-        self._add_tokens(rows, kept, cell, second, now)
+    def _add_signs_of_life(
+        self, slot: Int64s, at_ns: Int64s, outcome: Bytes, unwell: Indices
+    ) -> None:
+        """An endpoint that answers, if only that it is full, is alive."""
+        if len(unwell):
+            at_ns = at_ns.copy()
+            at_ns[unwell[outcome[unwell] != Outcome.OVERLOAD]] = _NEVER
+        np.maximum.at(self._heard_ns, slot, at_ns)
+
+    def _add_counts(
+        self, rows: RequestRows, spots: Spots, weight: Int64s | int, unwell: Indices
+    ) -> None:
+        ring = self._counts
+        ring.add(spots, _CALLS, weight)
+        counted = _COLUMN_OF_OUTCOME[rows.outcome[unwell]]
+        some = unwell[counted >= 0]
+        ring.add(spots.pick(some), counted[counted >= 0], _pick(weight, some))
+        some = rows.refused.nonzero()[0]
+        if len(some):
+            ring.add(spots.pick(some), _REFUSED, _pick(weight, some))
+        for column, tokens in ((_PROMPT, rows.prompt_tokens), (_OUTPUT, rows.output_tokens)):
+            known = _known(tokens)
+            amount = _bounded_tokens(tokens[known]) * _pick(weight, known)
+            np.rint(amount, out=amount)
+            ring.add(spots.pick(known), column, amount.astype(np.int64))
 
     def _add_latency(
         self,
-        table: "_Rows",
-        cell: Int32s,
+        rows: RequestRows,
+        cell: Int64s,
         second: Int64s,
-        seconds: Floats,
-        presence: Presence | None,
+        oldest_s: int,
+        unwell: Indices,
         now: Instant,
     ) -> None:
-        some = np.flatnonzero(~np.isnan(seconds))
-        if not len(some):
+        duration_s = rows.duration_s
+        if len(unwell):
+            # How long a failure took says nothing about speed: a refusal takes no time at all.
+            duration_s = duration_s.copy()
+            duration_s[unwell] = np.nan
+        timed, started = _known(duration_s), _known(rows.ttft_s)
+        heard = cell[started]
+        if len(heard):
+            self._seen_ttft.heard(heard, now)
+        cells = np.concatenate((cell[timed], heard))
+        if not len(cells):
             return
-        if presence is not None:
-            presence.heard(cell[some], now)
-        row = table.rows(cell[some])
-        table.ring.add(second[some], row, self._latencies.index(seconds[some]), 1)
+        cells *= len(_LATENCIES)
+        cells[len(cells) - len(heard) :] += _TTFT
+        seconds = np.concatenate((duration_s[timed], rows.ttft_s[started]))
+        bucket = np.concatenate((second[timed], second[started]))
+        spots = self._latency.spots(bucket, self._latency_rows.rows(cells), oldest_s)
+        self._latency.count(spots, self._latencies.index(seconds))
 
     def _add_tokens(
-        self,
-        rows: RequestRows,
-        kept: npt.NDArray[np.intp],
-        cell: Int32s,
-        second: Int64s,
-        now: Instant,
+        self, rows: RequestRows, cell: Int64s, second: Int64s, oldest_s: int, now: Instant
     ) -> None:
-        length = rows.prompt_tokens[kept] + rows.output_tokens[kept]
-        some = np.flatnonzero(~np.isnan(length))
-        if not len(some):
+        length = rows.prompt_tokens + rows.output_tokens
+        known = _known(length)
+        length, cell = _bounded_tokens(length[known]), cell[known]
+        if not len(cell):
             return
-        cell, block = cell[some], second[some] // TOKEN_BLOCK_S
-        length = np.clip(length[some], 0.0, MAX_TOKENS)
         self._seen_tokens.heard(cell, now)
-        row = self._token_sums.rows(cell)
-        self._token_sums.ring.add(block, row, _TOKENS, np.rint(length).astype(np.int64))
-        self._token_sums.ring.add(block, row, _TOKEN_N, 1)
-        row = self._token_lengths.rows(cell)
-        self._token_lengths.ring.add(block, row, self._lengths.index(length), 1)
+        row = self._token_rows.rows(cell)
+        block, oldest = second[known] // TOKEN_BLOCK_S, oldest_s // TOKEN_BLOCK_S
+        spots = self._token_sums.spots(block, row, oldest)
+        self._token_sums.add(spots, _TOKENS, np.rint(length).astype(np.int64))
+        self._token_sums.add(spots, _TOKEN_N, 1)
+        spots = self._token_lengths.spots(block, row, oldest)
+        self._token_lengths.count(spots, self._lengths.index(length))
 
-    def window(self, seconds: int, now: Instant) -> RequestWindow:
-        """The newest `seconds` buckets (1..120), the open one included, per slot."""
+    def window(self, seconds: int, now: Instant, *, latency: bool = True) -> RequestWindow:
+        """The newest `seconds` buckets (1..120), the open one included, per slot.
+
+        Without `latency` its columns are as if nothing had been timed: they are most of the work.
+        """
         self._advance(now)
-        rate, failure = self._rate_choice.choose(now), self._failure_choice.choose(now)
-        tokens, ttft = self._token_choice.choose(now), self._ttft_choice.choose(now)
-        by_rate = self._counts.window(seconds, rate) / ONE
-        by_failure = self._counts.window(seconds, failure) / ONE
-        by_tokens = self._counts.window(seconds, tokens) / ONE
-        ttft_counts = self._ttft.window(seconds, ttft)
-        duration_counts = self._duration.window(seconds, rate)
-        ttft_s = self._latencies.quantiles(ttft_counts, (0.5, 0.99))
-        duration_s = self._latencies.quantiles(duration_counts, (0.5, 0.99))
+        window = self._window(seconds, now, latency=latency)
         open_s = self._time_ns(now) % NS_PER_S / NS_PER_S
+        return replace(window, seconds=seconds - 1 + open_s)
+
+    def _window(self, seconds: int, now: Instant, *, latency: bool) -> RequestWindow:
+        """As last time while nothing was folded, no bucket turned and no observer changed."""
+        choices = (self._rate_choice, self._failure_choice, self._token_choice, self._ttft_choice)
+        chosen = tuple(choice.choose(now) for choice in choices)
+        last = self._windows.get((seconds, latency))
+        if (
+            last is not None
+            and last.changes == self._changes
+            and all(map(np.array_equal, chosen, last.chosen))
+        ):
+            return last.window
+        window = self._read(seconds, *chosen, latency=latency)
+        if last is not None or len(self._windows) < MAX_WINDOWS:
+            self._windows[seconds, latency] = _Kept(self._changes, chosen, window)
+        return window
+
+    def _read(
+        self,
+        seconds: int,
+        rate: Int8s,
+        failure: Int8s,
+        tokens: Int8s,
+        ttft: Int8s,
+        *,
+        latency: bool,
+    ) -> RequestWindow:
+        counts = self._counts.window(seconds)
+
+        def column(column: int, row: Int64s) -> Floats:
+            return picked(counts[:, column], row) / ONE
+
+        by_failure, by_tokens = self._count_rows.chosen(failure), self._count_rows.chosen(tokens)
+        ttft_n, ttft_s = self._timed(seconds if latency else 0, ttft, _TTFT)
+        duration_n, duration_s = self._timed(seconds if latency else 0, rate, _DURATION)
         return RequestWindow(
-            seconds=seconds - 1 + open_s,
-            calls=by_rate[:, _CALLS],
-            failures=by_failure[:, _FAILURES],
-            overloads=by_failure[:, _OVERLOADS],
-            failure_calls=by_failure[:, _CALLS],
-            refused=by_failure[:, _REFUSED],
-            prompt_tokens=by_tokens[:, _PROMPT],
-            output_tokens=by_tokens[:, _OUTPUT],
+            seconds=float(seconds),
+            calls=column(_CALLS, self._count_rows.chosen(rate)),
+            failures=column(_FAILURES, by_failure),
+            overloads=column(_OVERLOADS, by_failure),
+            failure_calls=column(_CALLS, by_failure),
+            refused=column(_REFUSED, by_failure),
+            prompt_tokens=column(_PROMPT, by_tokens),
+            output_tokens=column(_OUTPUT, by_tokens),
             ttft_p50_s=ttft_s[0],
             ttft_p99_s=ttft_s[1],
-            ttft_n=ttft_counts.sum(axis=1).astype(np.float64),
+            ttft_n=ttft_n,
             duration_p50_s=duration_s[0],
             duration_p99_s=duration_s[1],
-            duration_n=duration_counts.sum(axis=1).astype(np.float64),
+            duration_n=duration_n,
             calls_observer=rate,
             failures_observer=failure,
             ttft_observer=ttft,
         )
+
+    def _timed(self, seconds: int, observer: Int8s, kind: int) -> tuple[Floats, Floats]:
+        """How many were timed, float64[n], and their p50 and p99, float64[2, n]; 0 s = nothing."""
+        number, quantiles_s = np.zeros(len(observer)), np.full((2, len(observer)), np.nan)
+        row = self._latency_rows.chosen(observer, kind)
+        there = (row >= 0).nonzero()[0]
+        if seconds and len(there):
+            counts = self._latency.window(seconds).take(row.take(there), axis=0)
+            totals, found_s = self._latencies.totals_and_quantiles(counts, (0.5, 0.99))
+            number[there], quantiles_s[:, there] = totals, found_s
+        return number, quantiles_s
 
     def heard_age_s(self, now: Instant) -> Floats:
         """float64[n slots]: seconds since a request was last served; inf = never."""
@@ -287,12 +362,12 @@ class RequestFold:
     def refused_recent(self, now: Instant, seconds: int = 3) -> Floats:
         """float64[n slots]: refused connections in the newest buckets, by whoever saw most."""
         self._advance(now)
-        refused = np.zeros(len(self._heard_ns))
-        for observer in Observer:
-            chosen = np.full(len(refused), observer, np.int8)
-            seen = self._counts.window(seconds, chosen)[:, _REFUSED] / ONE
-            refused = np.maximum(refused, seen)
-        return refused
+        refused = self._counts.column(seconds, _REFUSED)
+        if not np.count_nonzero(refused):
+            return np.zeros(len(self._heard_ns))
+        by_observer = self._count_rows.by_cell(refused).reshape(-1, OBSERVERS)
+        most: Floats = by_observer.max(axis=1) / ONE
+        return most
 
     def token_length_deviation(self, directory: Directory, now: Instant) -> Floats:
         """float64[n slots]: how many tokens longer requests are than the pool's median, or 0.
@@ -303,8 +378,8 @@ class RequestFold:
         self._advance(now)
         blocks = -(-self._config.token_window_s // TOKEN_BLOCK_S)
         chosen = self._token_choice.choose(now)
-        sums = self._token_sums.window(blocks, chosen)
-        lengths = self._token_lengths.window(blocks, chosen)
+        sums = self._token_rows.of(self._token_sums.window(blocks), chosen)
+        lengths = self._token_rows.of(self._token_lengths.window(blocks), chosen)
         n = len(self._heard_ns)
         if not n:
             return np.zeros(0)
@@ -312,7 +387,8 @@ class RequestFold:
         pool[: min(n, directory.n)] = directory.pool[:n]
         order = np.argsort(pool, kind="stable")
         _, starts, group = np.unique(pool[order], return_index=True, return_inverse=True)
-        pooled = np.add.reduceat(lengths[order], starts, axis=0)
+        parts = np.split(lengths[order], starts[1:])  # a part a pool; `reduceat` is far slower
+        pooled = np.array([np.add.reduce(part, axis=0) for part in parts])
         median = np.empty(n)
         median[order] = self._lengths.quantiles(pooled, (0.5,))[0][group]
         count = sums[:, _TOKEN_N]
@@ -321,51 +397,47 @@ class RequestFold:
         return np.where((count >= 2) & (pool >= 0), deviation, np.nan)
 
 
-_NEVER: Final = np.iinfo(np.int64).min // 2
+def _count_left_out(is_future: Bools | None, is_late: Bools | None) -> dict[str, int]:
+    reasons = {}
+    if is_future is not None:
+        reasons["future"] = int(np.count_nonzero(is_future))
+    if is_late is not None:
+        # What is from the future by its source's clock is now by ours, so never late.
+        reasons["late"] = int(np.count_nonzero(is_late))
+    return reasons
 
 
-class _Rows:
-    """Rows of a ring, given to (slot, observer) cells as they are first needed."""
+def _either(left: Bools | None, right: Bools | None) -> Bools:
+    if left is None or right is None:
+        result = right if left is None else left
+        assert result is not None, "one of them left something out"
+        return result
+    return left | right
 
-    def __init__(self, ring: BucketRing[Any]) -> None:
-        self.ring = ring
-        self._row: Int32s = np.zeros(0, np.int32)
-        self._used = 0
-        self._free: list[int] = []
 
-    def resize(self, n_slots: int) -> None:
-        missing = max(0, n_slots * OBSERVERS - len(self._row))
-        self._row = np.concatenate((self._row, np.full(missing, -1, np.int32)))
+def _take(rows: RequestRows, kept: Indices) -> RequestRows:
+    columns = {f.name: getattr(rows, f.name)[kept] for f in fields(rows) if f.name != "n"}
+    return RequestRows(n=len(kept), **columns)
 
-    def rows(self, cell: Int32s) -> Int32s:
-        """int32[k] rows of cells, given where new."""
-        row = self._row[cell]
-        if row.min(initial=0) < 0:
-            new = np.unique(cell[row < 0])
-            spare = [self._free.pop() for _ in range(min(len(new), len(self._free)))]
-            used = self._used + len(new) - len(spare)
-            if used > self.ring.rows:
-                self.ring.grow(max(8, used, self.ring.rows + self.ring.rows // 4))
-            self._row[new] = [*spare, *range(self._used, used)]
-            self._used = used
-            row = self._row[cell]
-        return row
 
-    def forget(self, slots: Int32s) -> None:
-        cells = (slots[:, None].astype(np.int64) * OBSERVERS + np.arange(OBSERVERS)).reshape(-1)
-        rows = self._row[cells]
-        rows = rows[rows >= 0]
-        self.ring.clear(rows)
-        self._free.extend(rows.tolist())
-        self._row[cells] = -1
+def _known(values: Floats) -> Some:
+    """The rows that are not NaN."""
+    missing = np.isnan(values)
+    return (~missing).nonzero()[0] if np.count_nonzero(missing) else ALL
 
-    def window(self, buckets: int, observer: npt.NDArray[np.int8]) -> npt.NDArray[np.integer]:
-        """[n slots, width] sums of the chosen observer's row; zeros where there is none."""
-        cells = np.arange(len(observer)) * OBSERVERS + np.maximum(observer, 0)
-        row = np.where(observer >= 0, self._row[cells], -1)
-        sums = self.ring.window(buckets)
-        if not len(sums):
-            return np.zeros((len(row), sums.shape[1]), sums.dtype)
-        picked = sums[np.maximum(row, 0)]
-        picked[row < 0] = 0
-        return picked
+
+def _pick(weight: Int64s | int, some: Some) -> Int64s | int:
+    return weight if isinstance(weight, int) else weight[some]
+
+
+def _fixed_point(weight: Floats) -> Int64s | int:
+    """Weights in units of 1 / ONE: one number where all requests stand for themselves."""
+    if not np.count_nonzero(weight != 1.0):
+        return ONE
+    fixed: Int64s = np.rint(np.clip(weight, 0.0, MAX_WEIGHT) * ONE).astype(np.int64)
+    return fixed
+
+
+def _bounded_tokens(tokens: Floats) -> Floats:
+    bounded = np.maximum(tokens, 0.0)
+    return np.minimum(bounded, MAX_TOKENS, out=bounded)

@@ -6,11 +6,15 @@ integers: merging is addition, and the order of arrival leaves no trace.
 """
 
 import math
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.model import Floats, Int32s
+from pipeline.model import Floats, Int32s, Int64s
+
+_TINY: Final = 1e-300
+"""Stands for zero, whose logarithm numpy warns of; far below any first bucket."""
 
 
 class LogBuckets:
@@ -33,10 +37,14 @@ class LogBuckets:
 
     def index(self, values: Floats) -> Int32s:
         """int32[len(values)]: the bucket of each value; NaN is not allowed here."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(np.maximum(values, 0.0)) * self._per_log
-        bounded = np.clip(np.ceil(logs) - self._first, 0, self.n - 1)
-        index: Int32s = bounded.astype(np.int32)
+        at = np.maximum(values, _TINY)
+        np.log(at, out=at)
+        at *= self._per_log
+        np.ceil(at, out=at)
+        at -= self._first
+        np.maximum(at, 0, out=at)
+        np.minimum(at, self.n - 1, out=at)
+        index: Int32s = at.astype(np.int32)
         return index
 
     def quantiles(self, counts: npt.NDArray[np.integer], q: tuple[float, ...]) -> Floats:
@@ -44,12 +52,22 @@ class LogBuckets:
 
         The quantile is the sample of rank floor(q * (count - 1)), as numpy's method "lower".
         """
-        cumulated = np.cumsum(counts, axis=1, dtype=np.int64)
-        total = cumulated[:, -1]
-        result = np.full((len(q), len(counts)), np.nan)
-        filled = np.flatnonzero(total > 0)
+        return self.totals_and_quantiles(counts, q)[1]
+
+    def totals_and_quantiles(
+        self, counts: npt.NDArray[np.integer], q: tuple[float, ...]
+    ) -> tuple[Int64s, Floats]:
+        """How many samples each row of `counts` has, int64[rows], and its `quantiles`."""
+        rows, width = counts.shape
+        # One running count over all rows: the sample of a rank in a row is a place on it.
+        running = np.cumsum(counts.reshape(-1), dtype=np.int64)
+        ends = running[width - 1 :: width]
+        totals = np.diff(ends, prepend=0)
+        result = np.full((len(q), rows), np.nan)
+        filled = totals.nonzero()[0]
+        total, before = totals[filled], (ends - totals)[filled]
         for i, share in enumerate(q):
-            rank = np.floor(share * (total[filled] - 1))
-            at = (cumulated[filled] <= rank[:, None]).sum(axis=1)
-            result[i, filled] = self.values[at]
-        return result
+            rank = np.floor(share * (total - 1)).astype(np.int64)
+            at = np.searchsorted(running, before + rank, side="right")
+            result[i, filled] = self.values[at - filled * width]
+        return totals, result

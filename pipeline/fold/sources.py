@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pipeline.clock import NS_PER_S, Instant
-from pipeline.fold.series import SeriesIndex
-from pipeline.model import Bools, Floats, Int32s, Int64s, UInt64s
+from pipeline.model import Bools, Floats, Int64s, UInt64s
 
 BUCKET_NS: Final = 300 * NS_PER_S
 BUCKETS: Final = 12  # of five minutes: the hour over which the minimum rolls
@@ -26,17 +25,36 @@ GAIN_S: Final = 5.0
 CALM_S: Final = 3.0
 """After so long at the usual pace a source has caught up."""
 _FAR: Final = np.iinfo(np.int64).max
+_LONG_AGO: Final = np.iinfo(np.int64).min
 _NONE: Final = -1
+
+Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
+
+# Columns of whole numbers, in nanoseconds:
+OFFSET: Final = 0  # the smallest of all buckets
+FIRST: Final = 1  # event time when it was first heard
+NEWEST: Final = 2  # event time
+SINCE: Final = 3  # arrival of its first data, monotonic
+ARRIVED: Final = 4  # arrival of its last data, monotonic
+FUTURE_SINCE: Final = 5
+_BLANK: Final = (_FAR, 0, 0, 0, 0, _NONE)
+# Columns of seconds, over the speed window:
+EVENT: Final = 0
+ARRIVAL: Final = 1
+CALM: Final = 2
 
 
 class Seen(NamedTuple):
-    """What a batch's event times mean; arrays have one entry per row."""
+    """What a batch's event times mean."""
 
-    future: Bools
+    future: Bools | None
+    """bool[n] by row; None = none of them."""
     lag_s: Floats
-    """How late each row arrived beyond its source's offset, >= 0."""
+    """float64[n]: how late each row arrived beyond its source's offset, >= 0."""
+    of_row: Rows
+    """int[n] the source of each row, an index of what follows."""
     first_ns: Int64s
-    """Event time at which its source was first heard; the largest int64 = unknown."""
+    """Event time at which a source was first heard; the largest int64 = unknown."""
     catching_up: Bools
 
 
@@ -45,135 +63,213 @@ class Sources:
 
     def __init__(self, max_sources: int) -> None:
         """At most `max_sources` at a time."""
-        self._index = SeriesIndex(max_sources)
+        self._max = max_sources
+        self._ids: dict[int, int] = {}
+        self._free: list[int] = []
         self._bucket = -1
-        self._minimum: Int64s = np.zeros((0, BUCKETS), np.int64)
-        self._first: Int64s = np.zeros(0, np.int64)
-        self._since: Int64s = np.zeros(0, np.int64)
-        self._newest: Int64s = np.zeros(0, np.int64)
-        self._arrived: Int64s = np.zeros(0, np.int64)
-        self._future_since: Int64s = np.zeros(0, np.int64)
-        self._event_s: Floats = np.zeros(0)
-        self._arrival_s: Floats = np.zeros(0)
-        self._calm_s: Floats = np.zeros(0)
-        self._catching: Bools = np.zeros(0, np.bool_)
+        self._has_future = False
+        self._minimum: Int64s = np.zeros((BUCKETS, 1), np.int64)
+        self._state: Int64s = np.zeros((1, len(_BLANK)), np.int64)
+        self._speed_s: Floats = np.zeros((1, 3))
+        self._catching: Bools = np.zeros(1, np.bool_)
 
     def observe(self, source: UInt64s, time_ns: Int64s, now: Instant) -> Seen:
-        """Learn from a batch that arrived at `now`: `source` uint64[n], `time_ns` int64[n]."""
+        """Learn from a batch that arrived at `now`: `source` uint64[n], `time_ns` int64[n].
+
+        Costs little for rows that come in runs of one source, as batches do.
+        """
         self._roll(now.mono_ns)
-        distinct, inverse = np.unique(source, return_inverse=True)
-        ids = self._add(distinct, now.mono_ns)
-        known = ids >= 0
-        future = self._future(ids, inverse, time_ns, now)
-        newest = np.full(len(distinct), np.iinfo(np.int64).min, np.int64)
-        np.maximum.at(newest, inverse[~future], time_ns[~future])
-        heard = known & (newest > 0)
-        self._advance(ids[heard], newest[heard], now)
-        offset = np.zeros(len(distinct), np.int64)
-        offset[heard] = self._minimum[ids[heard]].min(axis=1)
-        first = np.full(len(distinct), _FAR, np.int64)
-        first[heard] = self._first[ids[heard]]
-        catching = np.zeros(len(distinct), np.bool_)
-        catching[known] = self._catching[ids[known]]
-        late_ns = now.wall_ns - time_ns - offset[inverse]
-        lag_s = np.where(heard[inverse], np.maximum(late_ns, 0) / NS_PER_S, 0.0)
-        return Seen(future, lag_s, first[inverse], catching[inverse])
+        begins, lengths = _runs(source)
+        sources = source.take(begins).tolist()
+        newest = np.maximum.reduceat(time_ns, begins)
+        of_row = np.arange(len(begins)).repeat(lengths)
+        if len(set(sources)) < len(sources):
+            number = {key: i for i, key in enumerate(dict.fromkeys(sources))}
+            of_run = np.array([number[key] for key in sources])
+            sources = list(number)
+            newest, of_row = _largest(newest, of_run, len(sources)), of_run[of_row]
+        ids = self._add(sources, now.mono_ns)
+        state = self._state.take(ids, axis=0)
+        future = self._future(ids, state, of_row, newest, time_ns, now)
+        if future is not None:
+            newest = _largest(time_ns[~future], of_row[~future], len(ids))
+        return self._seen(ids, state, of_row, newest, future, time_ns, now)
 
     def expire(self, now: Instant) -> None:
         """Forget sources unheard for as long as an offset lives."""
-        ids = self._index.ids()
-        idle = now.mono_ns - self._arrived[ids] > BUCKETS * BUCKET_NS
-        self._index.remove(ids[idle])
+        gone = [
+            (source, i)
+            for source, i in self._ids.items()
+            if now.mono_ns - int(self._state[i, ARRIVED]) > BUCKETS * BUCKET_NS
+        ]
+        for source, i in gone:
+            del self._ids[source]
+            self._free.append(i)
 
     def export_state(self) -> dict[str, Any]:
         """The learned offsets: keys and nanoseconds as little-endian bytes."""
-        ids = self._index.ids()
-        offset = self._minimum[ids].min(axis=1) if len(ids) else np.zeros(0, np.int64)
-        learned = offset != _FAR
+        learned = [(s, i) for s, i in self._ids.items() if self._state[i, OFFSET] != _FAR]
+        offset = self._state[[i for _, i in learned], OFFSET]
         return {
-            "source": self._index.keys(ids)[learned, 0].astype("<u8").tobytes(),
-            "offset_ns": offset[learned].astype("<i8").tobytes(),
+            "source": np.array([source for source, _ in learned], "<u8").tobytes(),
+            "offset_ns": offset.astype("<i8").tobytes(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up exported offsets; sources beyond the bound are left out."""
-        source = np.frombuffer(state["source"], "<u8").astype(np.uint64)
+        source = np.frombuffer(state["source"], "<u8")
         offset = np.frombuffer(state["offset_ns"], "<i8").astype(np.int64)
-        ids = self._add(source, 0)
-        self._minimum[ids[ids >= 0]] = offset[ids >= 0, None]  # rolls out within the hour
+        ids = self._add(source.tolist(), 0)
+        known = ids >= 0
+        self._minimum[:, ids[known]] = offset[known]  # rolls out within the hour
+        self._state[ids[known], OFFSET] = offset[known]
 
-    def _add(self, distinct: UInt64s, mono_ns: int) -> Int32s:
-        keys = np.stack([distinct, np.zeros_like(distinct)], axis=1)
-        ids, new, _ = self._index.add(keys)
-        if len(self._first) < self._index.capacity:
-            self._grow(self._index.capacity)
-        self._minimum[new] = _FAR
-        for column, empty in ((self._first, 0), (self._newest, 0), (self._future_since, _NONE)):
-            column[new] = empty
-        for speed in (self._event_s, self._arrival_s, self._calm_s):
-            speed[new] = 0.0
-        self._arrived[new] = self._since[new] = mono_ns
-        self._catching[new] = False
-        return ids
+    def _add(self, sources: list[int], mono_ns: int) -> Int64s:
+        """The ids of distinct `sources`, -1 beyond the bound."""
+        get = self._ids.get
+        found = [get(source, -1) for source in sources]
+        if -1 in found:
+            for i, source in enumerate(sources):
+                if found[i] < 0 and len(self._ids) < self._max:
+                    found[i] = self._take(source, mono_ns)
+        return np.array(found, np.int64)
 
-    def _grow(self, capacity: int) -> None:
-        more = capacity - len(self._catching)
-        for name, column in vars(self).items():
-            if isinstance(column, np.ndarray):
-                rest = np.zeros((more, *column.shape[1:]), column.dtype)
-                setattr(self, name, np.concatenate([column, rest]))
+    def _take(self, source: int, mono_ns: int) -> int:
+        i = self._free.pop() if self._free else len(self._ids)
+        if i >= len(self._catching):
+            for name in ("_state", "_speed_s", "_catching"):
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+            more = np.zeros_like(self._minimum)
+            self._minimum = np.concatenate([self._minimum, more], axis=1)
+        self._ids[source] = i
+        self._minimum[:, i] = _FAR
+        self._state[i] = _BLANK
+        self._state[i, [SINCE, ARRIVED]] = mono_ns
+        self._speed_s[i] = 0.0
+        self._catching[i] = False
+        return i
 
     def _roll(self, mono_ns: int) -> None:
         bucket = mono_ns // BUCKET_NS
+        if bucket <= self._bucket:
+            return
         if self._bucket < 0:  # what was restored counts as heard just now
             self._bucket = bucket
-            self._arrived[:] = mono_ns
+            self._state[:, ARRIVED] = mono_ns
         for number in range(max(self._bucket + 1, bucket - BUCKETS + 1), bucket + 1):
-            self._minimum[:, number % BUCKETS] = _FAR
-        self._bucket = max(self._bucket, bucket)
+            self._minimum[number % BUCKETS] = _FAR
+        self._state[:, OFFSET] = self._minimum.min(axis=0)
+        self._bucket = bucket
 
     def _future(
         self,
-        ids: Int32s,
-        inverse: np.ndarray[tuple[int], np.dtype[np.intp]],
+        ids: Int64s,
+        state: Int64s,
+        of_row: Rows,
+        newest: Int64s,
         time_ns: Int64s,
         now: Instant,
-    ) -> Bools:
+    ) -> Bools | None:
         """Rows more than ten seconds ahead of where their source's clock was so far."""
+        since_ns = np.minimum(state[:, OFFSET], 0)
+        since_ns -= now.wall_ns
+        ahead_ns = newest + since_ns
+        if not self._has_future and np.maximum.reduce(ahead_ns) <= FUTURE_NS:
+            return None
         known = ids >= 0
-        offset = np.full(len(ids), _FAR, np.int64)
-        offset[known] = self._minimum[ids[known]].min(axis=1)
-        ahead_ns = time_ns - now.wall_ns + np.minimum(offset, 0)[inverse]
-        future: Bools = (offset != _FAR)[inverse] & (ahead_ns > FUTURE_NS)
-        if not future.any():
-            self._future_since[ids[known]] = _NONE
-            return future
+        has_offset = known & (state[:, OFFSET] != _FAR)
+        if not self._has_future and not ((ahead_ns > FUTURE_NS) & has_offset).any():
+            return None
+        future: Bools = has_offset[of_row] & (time_ns + since_ns[of_row] > FUTURE_NS)
         good = np.zeros(len(ids), np.bool_)
-        good[inverse[~future]] = True
+        good[of_row[~future]] = True
         wholly = known & ~good
-        since = self._future_since[ids[wholly]]
-        self._future_since[ids[wholly]] = np.where(since == _NONE, now.mono_ns, since)
-        self._future_since[ids[known & good]] = _NONE
+        since = self._state[ids[wholly], FUTURE_SINCE]
+        self._state[ids[wholly], FUTURE_SINCE] = np.where(since == _NONE, now.mono_ns, since)
+        self._state[ids[known & good], FUTURE_SINCE] = _NONE
+        state[:, FUTURE_SINCE] = self._state[ids, FUTURE_SINCE]
+        self._has_future = bool((self._state[:, FUTURE_SINCE] != _NONE).any())
         stepped = np.zeros(len(ids), np.bool_)
         stepped[wholly] = (since != _NONE) & (now.mono_ns - since >= STEP_NS)
-        future &= ~stepped[inverse]
+        future &= ~stepped[of_row]
         return future
 
-    def _advance(self, ids: Int32s, newest: Int64s, now: Instant) -> None:
-        column = self._bucket % BUCKETS
-        self._minimum[ids, column] = np.minimum(self._minimum[ids, column], now.wall_ns - newest)
+    def _seen(
+        self,
+        ids: Int64s,
+        state: Int64s,
+        of_row: Rows,
+        newest: Int64s,
+        future: Bools | None,
+        time_ns: Int64s,
+        now: Instant,
+    ) -> Seen:
+        """Take up the newest time of each source; what that makes of each row."""
+        if np.minimum.reduce(ids) >= 0 and np.minimum.reduce(newest) > 0:
+            self._advance(ids, state, newest, now)
+            first, due_ns = state[:, FIRST], now.wall_ns - state[:, OFFSET]
+            catching = self._catching.take(ids)
+        else:
+            heard = (ids >= 0) & (newest > 0)
+            some = state[heard]
+            self._advance(ids[heard], some, newest[heard], now)
+            first = np.full(len(ids), _FAR, np.int64)
+            first[heard] = some[:, FIRST]
+            due_ns = np.zeros(len(ids), np.int64)  # never heard: whatever comes is not late
+            due_ns[heard] = now.wall_ns - some[:, OFFSET]
+            catching = (ids >= 0) & self._catching[ids]
+        late_ns = due_ns.take(of_row)
+        late_ns -= time_ns
+        lag_s = np.maximum(late_ns, 0) / NS_PER_S
+        return Seen(future, lag_s, of_row, first, catching)
+
+    def _advance(self, ids: Int64s, state: Int64s, newest: Int64s, now: Instant) -> None:
+        """Take up the newest event times of `ids`, and change `state`, theirs, likewise."""
+        offset = now.wall_ns - newest
+        smallest = self._minimum[self._bucket % BUCKETS]
+        smallest[ids] = np.minimum(smallest.take(ids), offset)
+        np.minimum(state[:, OFFSET], offset, out=state[:, OFFSET])
         # All that arrives at the first instant is one first look, in however many parts it comes.
-        is_first = self._since[ids] == now.mono_ns
-        first = np.maximum(self._first[ids[is_first]], newest[is_first])
-        self._first[ids[is_first]] = self._newest[ids[is_first]] = first
-        arrival_s = (now.mono_ns - self._arrived[ids]) / NS_PER_S
-        event_s = np.maximum(newest - self._newest[ids], 0) / NS_PER_S
+        is_first = state[:, SINCE] == now.mono_ns
+        if np.count_nonzero(is_first):
+            first = np.maximum(state[is_first, FIRST], newest[is_first])
+            state[is_first, FIRST] = state[is_first, NEWEST] = first
+        self._pace(ids, state, newest, now)
+        np.maximum(state[:, NEWEST], newest, out=state[:, NEWEST])
+        state[:, ARRIVED] = now.mono_ns
+        self._state[ids] = state
+
+    def _pace(self, ids: Int64s, state: Int64s, newest: Int64s, now: Instant) -> None:
+        """Which of `ids` gain on the clock."""
+        speed_s = self._speed_s.take(ids, axis=0)
+        arrival_s = (now.mono_ns - state[:, ARRIVED]) / NS_PER_S
+        event_s = np.maximum(newest - state[:, NEWEST], 0) / NS_PER_S
         fast = event_s > SPEED * arrival_s
-        calm_s = np.where(fast, 0.0, self._calm_s[ids] + arrival_s)
-        fade = np.where(calm_s < CALM_S, np.exp(-arrival_s / SPEED_WINDOW_S), 0.0)
-        event_s += self._event_s[ids] * fade
-        arrival_s += self._arrival_s[ids] * fade
-        self._event_s[ids], self._arrival_s[ids], self._calm_s[ids] = event_s, arrival_s, calm_s
-        self._newest[ids] = np.maximum(self._newest[ids], newest)
-        self._arrived[ids] = now.mono_ns
-        self._catching[ids] = (event_s > SPEED * arrival_s) & (event_s > arrival_s + GAIN_S)
+        calm_s = speed_s[:, CALM] + arrival_s
+        calm_s[fast] = 0.0
+        fade = np.exp(arrival_s / -SPEED_WINDOW_S)
+        fade[calm_s >= CALM_S] = 0.0
+        event_s += speed_s[:, EVENT] * fade
+        arrival_s += speed_s[:, ARRIVAL] * fade
+        speed_s[:, EVENT], speed_s[:, ARRIVAL], speed_s[:, CALM] = event_s, arrival_s, calm_s
+        self._speed_s[ids] = speed_s
+        gains = event_s > SPEED * arrival_s
+        gains &= event_s > arrival_s + GAIN_S
+        self._catching[ids] = gains
+
+
+def _runs(source: UInt64s) -> tuple[Rows, Int64s]:
+    """Where each run of equal values begins and how long it is; there is at least one value."""
+    inner = (source[1:] != source[:-1]).nonzero()[0]
+    borders = np.empty(len(inner) + 2, np.intp)
+    borders[0], borders[-1] = 0, len(source)
+    np.add(inner, 1, out=borders[1:-1])
+    return borders[:-1], borders[1:] - borders[:-1]
+
+
+def _largest(values: Int64s, of: Rows, n: int) -> Int64s:
+    """int64[n]: the largest of the values of each group; a time long ago where there is none."""
+    found = np.full(n, _LONG_AGO, np.int64)
+    np.maximum.at(found, of, values)
+    return found

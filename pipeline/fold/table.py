@@ -5,13 +5,13 @@ the same, so the largest counts; units of one endpoint (data-parallel ranks, GPU
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import fields
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pipeline.fold.series import SeriesIndex
 from pipeline.model import Floats, Int32s, Int64s, SampleRows, UInt64s
+from pipeline.series import SeriesIndex
 from pipeline.signals import COMPONENTS, Combine
 
 Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
@@ -86,14 +86,14 @@ class SeriesTable:
             column[-more:] = empty
             setattr(self, name, column)
 
-    def start(self, ids: Int32s, mono_ns: int) -> None:
+    def start(self, ids: Int64s, mono_ns: int) -> None:
         """Make `ids` blank."""
         if len(ids):
             for name, (_, empty) in _COLUMNS.items():
                 getattr(self, name)[ids] = empty
             self.seen_ns[ids] = mono_ns
 
-    def end(self, ids: Int32s) -> None:
+    def end(self, ids: Int64s) -> None:
         """The series of `ids` are gone."""
         self.alive[ids] = False
         self.slot[ids] = -1
@@ -120,8 +120,8 @@ class Units:
         """Every unit has one cell, of the same id: there are no parallel ranks."""
         return len(self._cells) == len(self._units)
 
-    def cells(self, component: Int32s, slot: Int32s, group: UInt64s, shard: UInt64s) -> Int32s:
-        """int32[k] cells of series, new ones made as needed."""
+    def cells(self, component: Int32s, slot: Int32s, group: UInt64s, shard: UInt64s) -> Int64s:
+        """int64[k] cells of series, new ones made as needed."""
         place = _places(component, slot)
         units, new, _ = self._units.add(np.stack([place, group], axis=1))
         if len(new):
@@ -132,17 +132,17 @@ class Units:
         keys = np.stack([place, group ^ (shard * _MIX)], axis=1)
         cells, new, _ = self._cells.add(keys)
         if len(new):
-            more = units[_firsts(cells, new)]
+            more = units[_firsts(cells, new)].astype(np.int32)
             self.unit_of_cell = np.concatenate([self.unit_of_cell, more])
         return cells
 
-    def find(self, component: int, slot: Int32s, group: UInt64s) -> Int32s:
-        """int32[k] units of `component` for endpoints and groups, -1 = none."""
+    def find(self, component: int, slot: Int32s, group: UInt64s) -> Int64s:
+        """int64[k] units of `component` for endpoints and groups, -1 = none."""
         place = _places(np.full(len(slot), component, np.int32), slot)
         return self._units.find(np.stack([place, group], axis=1))
 
 
-def _firsts(ids: Int32s, new: Int32s) -> Rows:
+def _firsts(ids: Int64s, new: Int64s) -> Rows:
     """Where in `ids` each of the dense ids `new` (rising, the highest there are) comes first."""
     at = np.zeros(len(new), np.intp)
     rows = np.flatnonzero(ids >= new[0])[::-1]
@@ -154,46 +154,41 @@ def _places(component: Int32s, slot: Int32s) -> UInt64s:
     return (component.astype(np.uint64) << np.uint64(32)) | slot.astype(np.uint64)
 
 
-@dataclass(slots=True)
-class Round:
-    """Some rows of a batch with at most one point a series."""
+class Round(NamedTuple):
+    """Rows of a batch, at most one point a series; every column has one entry a row."""
 
     samples: SampleRows
-    rows: Rows
-    ids: Int32s
+    ids: Int64s
     lag_s: Floats
-    """Of the whole batch, as is `first_ns`."""
+    source: Rows
+    """Index of `first_ns`."""
     first_ns: Int64s
+    """Event time at which each source was first heard."""
 
     def only(self, at: Rows) -> "Round":
         """The rows at positions `at`."""
-        return Round(self.samples, self.rows[at], self.ids[at], self.lag_s, self.first_ns)
-
-    @property
-    def component(self) -> Int32s:
-        """int32[k]."""
-        return self.samples.component[self.rows]
-
-    @property
-    def slot(self) -> Int32s:
-        """int32[k]."""
-        return self.samples.slot[self.rows]
-
-    @property
-    def time_ns(self) -> Int64s:
-        """int64[k]."""
-        return self.samples.time_ns[self.rows]
+        columns = (self.ids[at], self.lag_s[at], self.source[at])
+        return Round(picked(self.samples, at), *columns, self.first_ns)
 
 
-def rounds(rows: Rows, ids: Int32s, scratch: Int32s) -> Iterator[tuple[Rows, Int32s]]:
-    """Cut `rows` so that no part has two of one series; parts and rows keep their order.
+def picked(samples: SampleRows, at: Rows) -> SampleRows:
+    """The rows at positions `at`; `histograms` stays whole."""
+    columns = {
+        f.name: getattr(samples, f.name)[at]
+        for f in fields(samples)
+        if f.name not in ("n", "histograms")
+    }
+    return SampleRows(n=len(at), histograms=samples.histograms, **columns)
+
+
+def rounds(batch: Round, scratch: Int32s) -> Iterator[Round]:
+    """Cut `batch` so that no part has two rows of one series; parts and rows keep their order.
 
     Almost always that is one part: a scrape has one point a series.
     """
-    place = np.arange(len(ids), dtype=np.int32)
-    scratch[ids] = place
-    if (scratch[ids] == place).all():
-        yield rows, ids
+    ids = batch.ids
+    if not has_twins(ids, scratch):
+        yield batch
         return
     order = np.argsort(ids, kind="stable")
     begins = np.ones(len(ids), np.bool_)
@@ -202,5 +197,11 @@ def rounds(rows: Rows, ids: Int32s, scratch: Int32s) -> Iterator[tuple[Rows, Int
     nth = np.empty(len(ids), np.intp)
     nth[order] = np.arange(len(ids)) - np.repeat(run, np.diff(np.append(run, len(ids))))
     for k in range(int(nth.max()) + 1):
-        at = np.flatnonzero(nth == k)
-        yield rows[at], ids[at]
+        yield batch.only(np.flatnonzero(nth == k))
+
+
+def has_twins(ids: Int64s, scratch: Int32s) -> bool:
+    """Whether a series has two rows; `scratch` is for any use."""
+    place = np.arange(len(ids), dtype=np.int32)
+    scratch[ids] = place
+    return int(np.count_nonzero(scratch.take(ids) != place)) > 0

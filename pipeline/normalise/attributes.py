@@ -5,10 +5,9 @@ towards a known endpoint. Old and new attribute names are coalesced, the new one
 judged once per distinct value, rows by whole columns; rows left out are counted by reason.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.clock import NS_PER_S, Instant
 from pipeline.model import (
@@ -24,14 +23,18 @@ from pipeline.model import (
     Rights,
     Sender,
     SpanColumns,
+    UInt64s,
 )
-from pipeline.normalise.batch import Batch, Indices
+from pipeline.normalise.among import among
+from pipeline.normalise.batch import Batch
 from pipeline.normalise.joins import (
     HOSTS,
     EndpointFinder,
+    Observers,
     by_text,
     fill,
     learn_callers,
+    named_slots,
     span_slots,
 )
 from pipeline.normalise.outcomes import (
@@ -94,6 +97,15 @@ _PROBE_AGENTS: Final = (
     "prometheus/",
     "otelcol",
 )
+_GENAI: Final = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.system")
+_CALLED: Final = (
+    *(host for host, _ in HOSTS),
+    "url.full",
+    "http.url",
+    *_GENAI,
+    "tailrace.endpoint",
+)
+"""A CLIENT span with one of them may be a call of an endpoint."""
 _CLIENT, _PROXY = int(Observer.CLIENT), int(Observer.PROXY)
 _OBSERVERS: Final = {observer.name.lower(): int(observer) for observer in Observer}
 
@@ -105,17 +117,17 @@ def normalise_spans(
     batch = Batch(columns.attributes, columns.resources, columns.resource, columns.strings)
     counts: dict[str, int] = {}
     observer = _span_observer(columns, batch)
-    is_self = batch.is_set("tailrace.self")
-    _count(counts, "self", np.count_nonzero(is_self))
-    _count(counts, "not_request", np.count_nonzero(~is_self & (observer < 0)))
-    at = np.flatnonzero(~is_self & (observer >= 0))
-    at = _admit(at, batch, sender, identity, counts)
-    slot = span_slots(at, observer, batch, identity, sender, now)
-    _count(counts, "unjoined", np.count_nonzero(slot < 0))
-    at, slot = at[slot >= 0], slot[slot >= 0]
-    at, slot = _drop_nested(at, slot, observer, columns, batch, counts)
-    rows = _span_rows(at, slot, observer, columns, batch, counts, now)
-    learn_callers(at, rows, batch, identity)
+    is_request = _without_self(observer >= 0, batch, counts)
+    batch, observer = _keep(is_request, batch, observer)
+    batch, observer = _admit(batch, observer, sender, identity, counts)
+    slot = span_slots(observer, batch, identity, sender, now)
+    batch, observer, slot = _joined(batch, observer, slot, counts)
+    nested = _is_nested(columns, observer, batch)
+    if nested is not None:
+        _count(counts, "nested", np.count_nonzero(nested))
+        batch, observer, slot = _keep(~nested, batch, observer, slot)
+    rows = _span_rows(columns, slot, observer, batch, counts, now)
+    learn_callers(rows, batch, identity)
     return _canonical(rows, counts, identity)
 
 
@@ -125,19 +137,21 @@ def normalise_logs(
     """The requests among n log records (a proxy's access logs), in input order."""
     batch = Batch(columns.attributes, columns.resources, columns.resource, columns.strings)
     counts: dict[str, int] = {}
-    is_request = (batch.first(("upstream_host", "upstream_address", "response_flags")) >= 0) | (
-        ~np.isnan(batch.number(("response_code",)))
-    )
-    is_self = batch.is_set("tailrace.self")
-    _count(counts, "self", np.count_nonzero(is_self))
-    _count(counts, "not_request", np.count_nonzero(~is_self & ~is_request))
-    at = _admit(np.flatnonzero(is_request & ~is_self), batch, sender, identity, counts)
-    slot = identity.named(batch.code("tailrace.endpoint")[at], batch.strings, sender, now)
-    upstream = batch.first(("upstream_host", "upstream_address"))[at]
-    slot = fill(slot, lambda open_: by_text(upstream[open_], batch, identity))
-    _count(counts, "unjoined", np.count_nonzero(slot < 0))
-    at, slot = at[slot >= 0], slot[slot >= 0]
-    return _canonical(_log_rows(at, slot, columns, batch, counts, now), counts, identity)
+    is_request = batch.has_any(("upstream_host", "upstream_address", "response_flags"))
+    code = batch.number(("response_code",))
+    if code is not None:
+        is_request = is_request | ~np.isnan(code)
+    is_request = _without_self(is_request, batch, counts)
+    observer = np.full(batch.n, Observer.PROXY, np.int8)
+    batch, observer = _keep(is_request, batch, observer)
+    batch, observer = _admit(batch, observer, sender, identity, counts)
+    slot = named_slots(batch, identity, sender, now)
+    upstream = batch.first(("upstream_host", "upstream_address"))
+    if upstream is not None:
+        slot = fill(slot, lambda open_: by_text(upstream[open_], batch, identity))
+    batch, observer, slot = _joined(batch, observer, slot, counts)
+    rows = _log_rows(columns, slot, observer, batch, counts, now)
+    return _canonical(rows, counts, identity)
 
 
 def _canonical(rows: RequestRows, counts: dict[str, int], identity: EndpointFinder) -> Canonical:
@@ -152,60 +166,101 @@ def _count(counts: dict[str, int], reason: str, n: int | np.integer) -> None:
         counts[reason] = counts.get(reason, 0) + int(n)
 
 
+def _keep(mask: Bools, batch: Batch, *columns: Any) -> tuple[Any, ...]:
+    """The batch and its columns where the mask holds; the same objects where it always does."""
+    if np.count_nonzero(mask) == len(mask):
+        return batch, *columns
+    rows = mask.nonzero()[0]
+    return batch.only(rows), *(column[rows] for column in columns)
+
+
+def _without_self(is_request: Bools, batch: Batch, counts: dict[str, int]) -> Bools:
+    """Leave out our own telemetry, and count it and what is no request."""
+    is_self = batch.is_set("tailrace.self")
+    if is_self is None:
+        _count(counts, "not_request", batch.n - np.count_nonzero(is_request))
+        return is_request
+    _count(counts, "self", np.count_nonzero(is_self))
+    _count(counts, "not_request", np.count_nonzero(~is_self & ~is_request))
+    return is_request & ~is_self
+
+
+def _joined(
+    batch: Batch, observer: Observers, slot: Int32s, counts: dict[str, int]
+) -> tuple[Any, ...]:
+    joined = slot >= 0
+    _count(counts, "unjoined", len(slot) - np.count_nonzero(joined))
+    return _keep(joined, batch, observer, slot)
+
+
 # which spans are requests
 
 
-def _span_observer(columns: SpanColumns, batch: Batch) -> Int32s:
-    """int32[n]: who saw the request, -1 = the span is none."""
-    attributes = columns.attributes
+def _span_observer(columns: SpanColumns, batch: Batch) -> Observers:
+    """int8[n]: who saw the request, -1 = the span is none."""
     is_server, is_client = columns.kind == SERVER, columns.kind == CLIENT
-    is_proxy = (batch.judge(batch.code("component"), lambda text: text == "proxy") > 0) | (
-        batch.code("upstream_host") >= 0
-    )
-    is_engine = batch.judge(columns.name, lambda text: text == "llm_request") > 0
-    for key in attributes.number:
-        if key.startswith(("gen_ai.latency.", "gen_ai.usage.")):
-            is_engine |= ~np.isnan(attributes.number[key])
-    is_call = batch.first((*(host for host, _ in HOSTS), "url.full", "http.url")) >= 0
-    is_call |= _is_genai(batch) | (batch.code("tailrace.endpoint") >= 0)
-    upstream = is_client | (batch.code("upstream_host") >= 0)
-    observer = np.full(columns.n, -1, np.int32)
-    observer[is_client & is_call] = Observer.CLIENT
-    observer[is_server & is_engine] = Observer.ENGINE
-    observer[is_proxy & (is_server | is_client)] = -1
-    observer[is_proxy & upstream & (is_server | is_client)] = Observer.PROXY
-    stated = batch.code("tailrace.observer")
-    if (stated >= 0).any():
-        named = batch.judge(stated, lambda text: _OBSERVERS.get(text.lower(), -1) + 1)
-        observer = np.where(named > 0, named.astype(np.int32) - 1, observer)
+    observer = np.full(columns.n, -1, np.int8)
+    if np.count_nonzero(is_client):
+        observer[is_client & batch.has_any(_CALLED)] = Observer.CLIENT
+    if np.count_nonzero(is_server):
+        observer[is_server & _is_engine(columns, batch)] = Observer.ENGINE
+    is_proxy = _is_proxy(batch)
+    if is_proxy is not None:
+        is_either = is_server | is_client
+        observer[is_proxy & is_either] = -1
+        upstream = is_client | batch.has_any(("upstream_host",))
+        observer[is_proxy & upstream & is_either] = Observer.PROXY
+    stated = batch.judge(batch.code("tailrace.observer"), _stated_observer)
+    if stated is not None:
+        observer = np.where(stated > 0, stated.astype(np.int8) - np.int8(1), observer)
     return observer
 
 
-def _is_genai(batch: Batch) -> Bools:
-    return batch.first(("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.system")) >= 0
+def _is_engine(columns: SpanColumns, batch: Batch) -> Bools:
+    """Whether a SERVER span is an engine's: by its name, or because it knows tokens or phases."""
+    named = batch.judge(columns.name, lambda text: text == "llm_request")
+    is_engine = np.zeros(columns.n, np.bool_) if named is None else named > 0
+    for key, column in columns.attributes.number.items():
+        if key.startswith(("gen_ai.latency.", "gen_ai.usage.")) and not is_engine.all():
+            is_engine |= ~np.isnan(column)
+    return is_engine
+
+
+def _is_proxy(batch: Batch) -> Bools | None:
+    """Whether a span is a proxy's; None when none is."""
+    component = batch.judge(batch.code("component"), lambda text: text == "proxy")
+    upstream = batch.code("upstream_host")
+    if upstream is None:
+        return None if component is None else component > 0
+    return upstream >= 0 if component is None else (component > 0) | (upstream >= 0)
+
+
+def _stated_observer(text: str) -> int:
+    return _OBSERVERS.get(text.lower(), -1) + 1
 
 
 def _admit(
-    at: Indices,
     batch: Batch,
+    observer: Observers,
     sender: Sender,
     identity: EndpointFinder,
     counts: dict[str, int],
-) -> Indices:
+) -> tuple[Any, ...]:
     """Drop probes, and everything of a sender whose requests do not count."""
-    probe = batch.judge(batch.first(PATH)[at], _is_probe_path) > 0
-    probe |= batch.judge(batch.first(USER_AGENT)[at], _is_probe_agent) > 0
-    _count(counts, "probe", np.count_nonzero(probe))
-    at = at[~probe]
-    if sender.rights & Rights.REQUESTS or not len(at):
-        return at
-    _count(counts, "sender_rights", len(at))
+    for keys, is_probe in ((PATH, _is_probe_path), (USER_AGENT, _is_probe_agent)):
+        probe = batch.judge(batch.first(keys), is_probe)
+        if probe is not None:
+            _count(counts, "probe", np.count_nonzero(probe))
+            batch, observer = _keep(probe == 0, batch, observer)
+    if sender.rights & Rights.REQUESTS or not batch.n:
+        return batch, observer
+    _count(counts, "sender_rights", batch.n)
     identity.tell(
         f"{sender.peer} sends requests without the right to; they are left out",
         "sender_rights",
         sender.peer,
     )
-    return at[:0]
+    return batch.only(np.zeros(0, np.intp)), observer[:0]
 
 
 def _is_probe_path(text: str) -> bool:
@@ -218,36 +273,27 @@ def _is_probe_agent(text: str) -> bool:
     return text.lower().startswith(_PROBE_AGENTS)
 
 
-def _drop_nested(
-    at: Indices,
-    slot: Int32s,
-    observer: Int32s,
-    columns: SpanColumns,
-    batch: Batch,
-    counts: dict[str, int],
-) -> tuple[Indices, Int32s]:
-    """Leave one span a request and observer.
+def _is_nested(columns: SpanColumns, observer: Observers, batch: Batch) -> Bools | None:
+    """Which spans to leave out so that one is left a request and observer; None = none.
 
     An SDK's call holds the HTTP call it makes: the outer one counts. A proxy's downstream span
     holds its upstream attempts: those count.
     """
-    parent = _ids(columns.parent_span_id[at])
-    if not parent.any():
-        return at, slot
-    span, kind = _ids(columns.span_id[at]), columns.kind[at]
-    is_client, is_proxy = observer[at] == _CLIENT, observer[at] == _PROXY
-    outer = is_client & _is_genai(batch)[at] & (span != 0)
-    attempts = is_proxy & (kind == CLIENT) & (parent != 0)
-    nested = np.zeros(len(at), np.bool_)
-    if outer.any():
-        nested = is_client & (parent != 0) & np.isin(parent, span[outer])
-    if attempts.any():
-        nested |= is_proxy & (kind == SERVER) & np.isin(span, parent[attempts])
-    _count(counts, "nested", np.count_nonzero(nested))
-    return at[~nested], slot[~nested]
+    parent = _ids(batch.cut(columns.parent_span_id))
+    if not np.count_nonzero(parent):
+        return None
+    span, is_proxy = _ids(batch.cut(columns.span_id)), observer == _PROXY
+    is_client = observer == _CLIENT
+    outer = is_client & batch.has_any(_GENAI) & (span != 0)
+    nested = is_client & (parent != 0) & among(parent, span[outer])
+    if np.count_nonzero(is_proxy):
+        kind = batch.cut(columns.kind)
+        attempts = is_proxy & (kind == CLIENT) & (parent != 0)
+        nested |= is_proxy & (kind == SERVER) & (span != 0) & among(span, parent[attempts])
+    return nested if np.count_nonzero(nested) else None
 
 
-def _ids(raw: Bytes) -> npt.NDArray[np.uint64]:
+def _ids(raw: Bytes) -> UInt64s:
     return np.ascontiguousarray(raw).view(np.uint64).reshape(-1)
 
 
@@ -255,116 +301,134 @@ def _ids(raw: Bytes) -> npt.NDArray[np.uint64]:
 
 
 def _span_rows(
-    at: Indices,
-    slot: Int32s,
-    observer: Int32s,
     columns: SpanColumns,
+    slot: Int32s,
+    observer: Observers,
     batch: Batch,
     counts: dict[str, int],
     now: Instant,
 ) -> RequestRows:
-    start, end = columns.start_ns[at], columns.end_ns[at]
-    timed = (start > 0) & (end > 0)
-    _count(counts, "no_time", np.count_nonzero(~timed))
-    _count(counts, "end_before_start", np.count_nonzero(timed & (end < start)))
-    duration_s = np.where(timed, np.maximum(end - start, 0) / NS_PER_S, np.nan)
+    start, end = batch.cut(columns.start_ns), batch.cut(columns.end_ns)
+    duration_s, end_ns = _span_times(start, end, counts, now)
     ends = Ends(
-        status=batch.number(HTTP_STATUS)[at],
-        grpc_status=batch.number(("rpc.grpc.status_code",))[at],
-        retry_after=batch.number(("retry_after",))[at],
-        error=batch.judge(batch.first(ERROR)[at], error_verdict, Verdict.FAILURE),
-        flags=batch.judge(batch.first(("response_flags", "response_flag"))[at], flags_verdict),
-        finish=batch.judge(batch.code("gen_ai.response.finish_reasons")[at], finish_verdict),
-        is_error=columns.status[at] == 2,
+        status=batch.number(HTTP_STATUS),
+        grpc_status=batch.number(("rpc.grpc.status_code",)),
+        retry_after=batch.number(("retry_after",)),
+        error=batch.judge(batch.first(ERROR), error_verdict, Verdict.FAILURE),
+        flags=batch.judge(batch.first(("response_flags", "response_flag")), flags_verdict),
+        finish=batch.judge(batch.code("gen_ai.response.finish_reasons"), finish_verdict),
+        is_error=batch.cut(columns.status) == 2,
     )
     return _rows(
-        at=at,
         slot=slot,
-        observer=observer[at].astype(np.uint8),
+        observer=observer,
         ends=ends,
-        end_ns=np.where(end > 0, end, now.wall_ns),
+        end_ns=end_ns,
         duration_s=duration_s,
-        ttft_s=batch.number(SPAN_TTFT)[at],
-        weight=sampling_weights(columns.trace_state[at], batch),
+        ttft_s=batch.number(SPAN_TTFT),
+        weight=sampling_weights(batch.cut(columns.trace_state), batch),
         batch=batch,
         counts=counts,
     )
 
 
+def _span_times(
+    start: Int64s, end: Int64s, counts: dict[str, int], now: Instant
+) -> tuple[Floats, Int64s]:
+    """Durations, NaN where a time is missing, and ends, now where missing."""
+    length = end - start
+    if int(start.min(initial=1)) > 0 and int(length.min(initial=0)) >= 0:
+        return length / NS_PER_S, end
+    timed = (start > 0) & (end > 0)
+    _count(counts, "no_time", np.count_nonzero(~timed))
+    _count(counts, "end_before_start", np.count_nonzero(timed & (end < start)))
+    duration_s = np.where(timed, np.maximum(length, 0) / NS_PER_S, np.nan)
+    return duration_s, np.where(end > 0, end, now.wall_ns)
+
+
 def _log_rows(
-    at: Indices,
-    slot: Int32s,
     columns: LogColumns,
+    slot: Int32s,
+    observer: Observers,
     batch: Batch,
     counts: dict[str, int],
     now: Instant,
 ) -> RequestRows:
     """Envoy stamps a record with the request's start; its end is that plus the duration."""
-    duration_s = _bounded(batch.number(LOG_DURATION_MS)[at] / 1e3, MAX_LATENCY_S, counts)
-    start = columns.time_ns[at]
-    length_ns = (np.nan_to_num(duration_s) * NS_PER_S).astype(np.int64)
-    known = np.where(start > 0, start + length_ns, columns.observed_ns[at])
+    duration_s = _bounded(_seconds(batch.number(LOG_DURATION_MS)), MAX_LATENCY_S, counts)
+    start = batch.cut(columns.time_ns)
+    known = start
+    if duration_s is not None:
+        known = start + (np.nan_to_num(duration_s) * NS_PER_S).astype(np.int64)
+    known = np.where(start > 0, known, batch.cut(columns.observed_ns))
     _count(counts, "no_time", np.count_nonzero(known <= 0))
-    n = len(at)
     ends = Ends(
-        status=batch.number(("response_code", "http.response.status_code"))[at],
-        grpc_status=np.full(n, np.nan),
-        retry_after=batch.number(("retry_after",))[at],
-        error=batch.judge(batch.first(("error.type",))[at], error_verdict, Verdict.FAILURE),
-        flags=batch.judge(batch.code("response_flags")[at], flags_verdict),
-        finish=np.zeros(n, np.uint8),
-        is_error=np.zeros(n, np.bool_),
+        status=batch.number(("response_code", "http.response.status_code")),
+        retry_after=batch.number(("retry_after",)),
+        error=batch.judge(batch.code("error.type"), error_verdict, Verdict.FAILURE),
+        flags=batch.judge(batch.code("response_flags"), flags_verdict),
+        is_error=np.zeros(batch.n, np.bool_),
     )
     return _rows(
-        at=at,
         slot=slot,
-        observer=np.full(n, Observer.PROXY, np.uint8),
+        observer=observer,
         ends=ends,
         end_ns=np.where(known > 0, known, now.wall_ns),
         duration_s=duration_s,
-        ttft_s=batch.number(LOG_TTFT_MS)[at] / 1e3,
-        weight=np.ones(n),
+        ttft_s=_seconds(batch.number(LOG_TTFT_MS)),
+        weight=np.ones(batch.n),
         batch=batch,
         counts=counts,
     )
 
 
+def _seconds(milliseconds: Floats | None) -> Floats | None:
+    return None if milliseconds is None else milliseconds / 1e3
+
+
 def _rows(
     *,
-    at: Indices,
     slot: Int32s,
-    observer: Bytes,
+    observer: Observers,
     ends: Ends,
     end_ns: Int64s,
-    duration_s: Floats,
-    ttft_s: Floats,
+    duration_s: Floats | None,
+    ttft_s: Floats | None,
     weight: Floats,
     batch: Batch,
     counts: dict[str, int],
 ) -> RequestRows:
     outcome, refused = classify(ends)
     sources = source_hashes(batch.resources, batch.strings)
+    unknown = np.full(batch.n, np.nan)
+
+    def known(values: Floats | None, limit: float) -> Floats:
+        bounded = _bounded(values, limit, counts)
+        return unknown if bounded is None else bounded
+
     return RequestRows(
-        n=len(at),
-        slot=slot.astype(np.int32),
-        observer=observer,
+        n=batch.n,
+        slot=slot,
+        observer=observer.view(np.uint8),
         outcome=outcome,
         refused=refused,
         end_ns=end_ns,
-        duration_s=_bounded(duration_s, MAX_LATENCY_S, counts),
-        ttft_s=_bounded(ttft_s, MAX_LATENCY_S, counts),
-        prompt_tokens=_bounded(batch.number(INPUT_TOKENS)[at], MAX_TOKENS, counts),
-        cached_tokens=_bounded(batch.number(CACHED_TOKENS)[at], MAX_TOKENS, counts),
-        output_tokens=_bounded(batch.number(OUTPUT_TOKENS)[at], MAX_TOKENS, counts),
+        duration_s=known(duration_s, MAX_LATENCY_S),
+        ttft_s=known(ttft_s, MAX_LATENCY_S),
+        prompt_tokens=known(batch.number(INPUT_TOKENS), MAX_TOKENS),
+        cached_tokens=known(batch.number(CACHED_TOKENS), MAX_TOKENS),
+        output_tokens=known(batch.number(OUTPUT_TOKENS), MAX_TOKENS),
         weight=weight,
-        source=sources[batch.resource[at]] if len(at) else np.zeros(0, np.uint64),
+        source=sources.take(batch.resource) if batch.n else np.zeros(0, np.uint64),
     )
 
 
-def _bounded(values: Floats, limit: float, counts: dict[str, int]) -> Floats:
+def _bounded(values: Floats | None, limit: float, counts: dict[str, int]) -> Floats | None:
     """Negative, infinite and absurd values are no values."""
+    if values is None:
+        return None
     bad = (values < 0) | (values > limit)
-    if bad.any():
+    if np.count_nonzero(bad):
         _count(counts, "bad_value", np.count_nonzero(bad))
         values = np.where(bad, np.nan, values)
     return values

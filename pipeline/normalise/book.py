@@ -7,9 +7,11 @@ after a change.
 
 from typing import Final
 
+import numpy as np
+
 from pipeline.address import NOWHERE, Address, is_ip, parse_address
 from pipeline.clock import NS_PER_S, Instant
-from pipeline.model import Directory
+from pipeline.model import Directory, Int64s
 from pipeline.normalise.address_table import ANY_PORT, AddressTable
 from pipeline.normalise.directory import build_directory
 from pipeline.normalise.endpoint import SERVES_WHERE_SCRAPED, Alias, Endpoint
@@ -19,6 +21,8 @@ from pipeline.normalise.pools import PoolFacts, Pools
 LIVE_NS: Final = 60 * NS_PER_S
 """An endpoint heard within this time is live: taking its alias is a conflict, not a succession."""
 
+NOT_YET: Final = -1
+"""Seen at no time since the start."""
 SEVERAL: Final = -2
 """A place that means more than one endpoint."""
 
@@ -35,6 +39,9 @@ class Book:
         """An endpoint was refused for want of a slot since the last release."""
         self.generation = 0
         """Moves with every change of ids, aliases or facts."""
+        self.seen_ns: Int64s = np.full(64, NOT_YET, np.int64)
+        """By slot: monotonic time of the last data."""
+        self._owned: dict[str, int] = {}
         self._max_endpoints = max_endpoints
         self._endpoints: list[Endpoint | None] = []
         self._free: list[int] = []
@@ -66,9 +73,12 @@ class Book:
         if self._free:
             slot = self._free.pop()
             self._endpoints[slot] = endpoint
+            self.seen_ns[slot] = NOT_YET
         elif len(self._endpoints) < self._max_endpoints:
             slot = len(self._endpoints)
             self._endpoints.append(endpoint)
+            if slot == len(self.seen_ns):
+                self.seen_ns = np.concatenate([self.seen_ns, np.full(slot, NOT_YET, np.int64)])
         else:
             self.is_full = True
             self.notes.count("endpoint_overflow")
@@ -80,9 +90,29 @@ class Book:
         self.changed()
         return slot
 
+    def own(self, slot: int, sender: str) -> None:
+        """The endpoint counts for the first sender that reports it; a member for nobody."""
+        endpoint = self[slot]
+        if not endpoint.owner and not endpoint.listed:
+            endpoint.owner = sender
+            self._owned[sender] = self.owned(sender) + 1
+
+    def disown(self, slot: int) -> None:
+        """The endpoint counts for nobody."""
+        owner, self[slot].owner = self[slot].owner, ""
+        if owner:
+            self._owned[owner] -= 1
+            if not self._owned[owner]:
+                del self._owned[owner]
+
+    def owned(self, sender: str) -> int:
+        """How many endpoints count for a sender."""
+        return self._owned.get(sender, 0)
+
     def release(self, slot: int) -> None:
         """Forget an endpoint; its slot is free at once."""
         endpoint = self[slot]
+        self.disown(slot)
         for alias in endpoint.aliases:
             if self._owners.get(alias) == slot:
                 del self._owners[alias]
@@ -141,7 +171,8 @@ class Book:
 
     def _lose(self, alias: Alias, owner: int, slot: int, now: Instant) -> None:
         other = self[owner]
-        if other.seen_ns >= 0 and 0 <= now.mono_ns - other.seen_ns < LIVE_NS:
+        seen_ns = int(self.seen_ns[owner])
+        if seen_ns >= 0 and 0 <= now.mono_ns - seen_ns < LIVE_NS:
             self._conflict(alias, other, self[slot])
         other.drop(alias)
 

@@ -66,10 +66,10 @@ class Endpoint:
     """An engine target, or explicitly named: a member where membership is telemetry."""
     is_replaced: bool = False
     """A newer endpoint has taken its address."""
+    owner: str = ""
+    """The sender that made it known, for which it counts; "" = nobody."""
     merged_until_ns: int = 0
     """Monotonic time until which it is refused as two merged endpoints; 0 = it is not."""
-    seen_ns: int = -1
-    """Monotonic time of the last data; -1 = not since the start."""
     aliases: dict[Alias, None] = field(default_factory=dict)
 
     def address(self) -> Address:

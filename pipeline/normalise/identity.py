@@ -41,6 +41,7 @@ from pipeline.normalise.endpoint import (
 from pipeline.normalise.interleaving import Interleaving
 from pipeline.normalise.membership import MembershipError, check_members, serving_address
 from pipeline.normalise.pools import Pools
+from pipeline.normalise.reporters import Resolved
 from pipeline.normalise.resources import Facts, Resources, strong_aliases
 from pipeline.normalise.targets import Targets
 
@@ -60,6 +61,9 @@ class IdentityConfig(Config, frozen=True, kw_only=True):
     """Namespace left out of the ids of endpoints that are known by address only."""
     max_endpoints: Annotated[int, msgspec.Meta(ge=8, le=65_536)] = 16_384
     """Endpoints beyond this are refused and counted."""
+    max_endpoints_per_sender: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 4096
+    """Endpoints that one sender (by its address) may make known, members aside; further ones are
+    refused and counted, so that no sender takes the room of all."""
     max_pools: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 256
     """Endpoints whose pool would be beyond this have none, and are counted."""
     forget_after_s: Annotated[float, msgspec.Meta(ge=1.0)] = 600.0
@@ -79,6 +83,8 @@ class Identity:
         self._interleaving = Interleaving()
         self._settled: dict[tuple[Facts, str, str, bool, bool], int] = {}
         self._settled_generation = 0
+        self._is_settled = False
+        """Whether the last answer of `_scraped` changed nothing and would be the same again."""
         for pool in self._book.pools.listed():
             if pool.membership == "static":
                 check_members(pool.members, f"pool {pool.name!r}")
@@ -125,13 +131,40 @@ class Identity:
         `engine` and `model` are per resource; a resource with an engine ("" = unknown) makes its
         endpoint known and teaches its aliases, another only finds it.
         """
-        is_local = is_local_peer(sender.peer)
-        slots = np.full(resources.n, -1, np.int32)
-        for row, facts in enumerate(self._resources.read(resources, strings)):
-            trusted = self._believes(facts, sender)
-            slot = self._scraped(facts, engine[row], model[row], trusted, is_local, now)
-            slots[row] = self._heard(slot, facts, sender.peer, now) if slot >= 0 else -1
-        return slots
+        found = [
+            self.resolve(facts, engine[row], model[row], sender, now).slot
+            for row, facts in enumerate(self.facts(resources, strings))
+        ]
+        return np.array(found, np.int32)
+
+    def facts(self, resources: Attributes, strings: Dictionary) -> list[Facts]:
+        """Who each resource says it is; text that is no name is told and counted."""
+        return self._resources.read(resources, strings)
+
+    def resolve(
+        self, facts: Facts, engine: str, model: str, sender: Sender, now: Instant
+    ) -> Resolved:
+        """The endpoint behind a scraped resource, and if that holds while the generation stays.
+
+        With an engine ("" = unknown) it makes its endpoint known, as in `scraped`; an endpoint
+        that is found has given a sign of life.
+        """
+        trusted = self._believes(facts, sender)
+        slot = self._scraped(facts, engine, model, trusted, sender, now)
+        has_refused_claims = not trusted and bool(facts.endpoint or facts.pool or facts.address)
+        holds = self._is_settled and not has_refused_claims
+        if slot < 0:
+            return Resolved(-1, holds)
+        return Resolved(self._heard(slot, facts, sender.peer, now), holds and not facts.is_weak)
+
+    def heard(self, slots: Int32s, now: Instant) -> None:
+        """Endpoints `slots` have just given a sign of life."""
+        self._book.seen_ns[slots] = now.mono_ns
+
+    @property
+    def generation(self) -> int:
+        """Moves with every change of ids, aliases or facts."""
+        return self._book.generation
 
     def by_resource(
         self, resources: Attributes, strings: Dictionary, sender: Sender, now: Instant
@@ -146,7 +179,8 @@ class Identity:
         for row, facts in enumerate(self._resources.read(resources, strings)):
             trusted = self._believes(facts, sender)
             if trusted and facts.endpoint:
-                slot = self._named(facts.endpoint, facts.pool, facts.address, facts.cluster, now)
+                claims = (facts.pool, facts.address)
+                slot = self._named(facts.endpoint, *claims, facts.cluster, sender, now)
             else:
                 slot = self._targets.find(facts, "", is_local)
             if slot < 0 and facts.node and not facts.pod and not facts.target.port:
@@ -165,13 +199,15 @@ class Identity:
         return slot
 
     def _scraped(
-        self, facts: Facts, engine: str, model: str, trusted: bool, is_local: bool, now: Instant
+        self, facts: Facts, engine: str, model: str, trusted: bool, sender: Sender, now: Instant
     ) -> int:
+        is_local = is_local_peer(sender.peer)
         key = (facts, engine, model, trusted, is_local)
         if self._settled_generation != self._book.generation or len(self._settled) >= MAX_SETTLED:
             self._settled.clear()
             self._settled_generation = self._book.generation
         known = self._settled.get(key)
+        self._is_settled = known is not None or not engine
         if known is not None:
             return known
         explicit = facts.endpoint if trusted else ""
@@ -179,18 +215,20 @@ class Identity:
         if not engine:
             return slot
         if slot < 0:
-            slot = self._create(facts, explicit, is_local, now)
+            slot = self._create(facts, explicit, sender, now)
         if slot < 0:
             return -1
         generation = self._book.generation
+        self._book.own(slot, sender.peer)
         self._learn(slot, facts, engine, model, trusted, is_local, now)
         if generation == self._book.generation == self._settled_generation:
             self._settled[key] = slot
+            self._is_settled = True
         return slot
 
     def _heard(self, slot: int, facts: Facts, peer: str, now: Instant) -> int:
         endpoint = self._book[slot]
-        endpoint.seen_ns = now.mono_ns
+        self._book.seen_ns[slot] = now.mono_ns
         if not facts.is_weak:
             return slot
         if self._interleaving.alternates(slot, (peer, facts), now.mono_ns):
@@ -256,7 +294,7 @@ class Identity:
             slot = self._at_place(name, strings.text(node_code))
             if slot >= 0:
                 found[i] = slot
-                self._book[slot].seen_ns = now.mono_ns
+                self._book.seen_ns[slot] = now.mono_ns
         return found[inverse.reshape(-1)]
 
     def _at_place(self, pod: str, node: str) -> int:
@@ -286,7 +324,7 @@ class Identity:
             self._refuse_claims((endpoint[:MAX_NAME], pool, address), sender)
             return -1
         endpoint = self._book.notes.name("tailrace.endpoint", endpoint)
-        return self._named(endpoint, pool, address, "", now) if endpoint else -1
+        return self._named(endpoint, pool, address, "", sender, now) if endpoint else -1
 
     def named(self, codes: Int32s, strings: Dictionary, sender: Sender, now: Instant) -> Int32s:
         """int32[n]: slots of the `tailrace.endpoint` values behind `codes`; -1 without."""
@@ -315,14 +353,17 @@ class Identity:
                     claim,
                 )
 
-    def _named(self, name: str, pool: str, address: str, cluster: str, now: Instant) -> int:
+    def _named(
+        self, name: str, pool: str, address: str, cluster: str, sender: Sender, now: Instant
+    ) -> int:
         slot = self._book.slot(name)
         if slot < 0:
-            slot = self._book.add(Endpoint(id=name, cluster=cluster))
+            slot = self._add(Endpoint(id=name, cluster=cluster), sender)
         if slot < 0:
             return -1
+        self._book.own(slot, sender.peer)
         endpoint = self._book[slot]
-        endpoint.seen_ns = now.mono_ns
+        self._book.seen_ns[slot] = now.mono_ns
         before = endpoint.facts()
         endpoint.is_reported = True
         self._take_claims(slot, pool, address, now)
@@ -348,8 +389,21 @@ class Identity:
 
     # learning
 
-    def _create(self, facts: Facts, explicit: str, is_local: bool, now: Instant) -> int:
-        place = facts.place(is_local)
+    def _add(self, endpoint: Endpoint, sender: Sender) -> int:
+        """A slot for an endpoint that a sender makes known; -1 when there is no room for it."""
+        if self._book.owned(sender.peer) < self._config.max_endpoints_per_sender:
+            return self._book.add(endpoint)
+        self._book.notes.count("sender_endpoints")
+        self.tell(
+            f"{sender.peer} has made {self._config.max_endpoints_per_sender} endpoints known "
+            "(max_endpoints_per_sender): its new ones are refused",
+            "sender_endpoints",
+            sender.peer,
+        )
+        return -1
+
+    def _create(self, facts: Facts, explicit: str, sender: Sender, now: Instant) -> int:
+        place = facts.place(is_local_peer(sender.peer))
         pod = facts.pod or facts.uid
         if not (explicit or pod or place):
             self._book.notes.count("unidentified")
@@ -359,9 +413,10 @@ class Identity:
         if self._book.slot(name) >= 0:
             self._book.notes.count("id_taken")
             return -1
-        return self._book.add(
-            Endpoint(id=name, cluster=facts.cluster, namespace=facts.namespace, seen_ns=now.mono_ns)
-        )
+        slot = self._add(Endpoint(name, facts.cluster, facts.namespace), sender)
+        if slot >= 0:
+            self._book.seen_ns[slot] = now.mono_ns
+        return slot
 
     def _learn(
         self,
@@ -451,6 +506,7 @@ class Identity:
         endpoint.role = ROLES[member.role]
         endpoint.is_draining = member.draining
         endpoint.is_replaced = False
+        self._book.disown(slot)
         self._book.rename(slot, member.id)
         self._book.claim_listed(slot)
         self._book.settle(slot, _NO_TIME)
@@ -465,10 +521,11 @@ class Identity:
         """
         limit_ns = round(self._config.forget_after_s * NS_PER_S)
         gone = []
+        seen_ns = self._book.seen_ns
         for slot, endpoint in self._book.live():
-            if endpoint.seen_ns < 0:
-                endpoint.seen_ns = now.mono_ns
-            if endpoint.listed or now.mono_ns - endpoint.seen_ns <= limit_ns:
+            if seen_ns[slot] < 0:
+                seen_ns[slot] = now.mono_ns
+            if endpoint.listed or now.mono_ns - seen_ns[slot] <= limit_ns:
                 continue
             if self._book.is_full or not self._book.is_member(endpoint):
                 gone.append(slot)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.address import MAX_PORT, NOWHERE, Address, parse_address, parse_url
 from pipeline.clock import Instant
@@ -34,6 +35,9 @@ HOSTS: Final = (
 )
 """Where a caller's span says whom it called; the first that is known is taken."""
 OWN_HOSTS: Final = (("server.address", "server.port"), ("net.host.name", "net.host.port"))
+
+Observers = npt.NDArray[np.int8]
+"""Who saw a row: an `Observer`."""
 
 _ENGINE, _AGENT = int(Observer.ENGINE), int(Observer.AGENT)
 
@@ -71,61 +75,78 @@ class EndpointFinder(Protocol):
 
 def fill(slot: Int32s, find: Callable[[Indices], Int32s]) -> Int32s:
     """Ask `find` for the rows that have no slot yet."""
-    open_ = np.flatnonzero(slot < 0)
+    open_ = (slot < 0).nonzero()[0]
+    if len(open_) == len(slot):
+        return find(open_)
     if len(open_):
         slot[open_] = find(open_)
     return slot
 
 
 def span_slots(
-    at: Indices,
-    observer: Int32s,
-    batch: Batch,
-    identity: EndpointFinder,
-    sender: Sender,
-    now: Instant,
+    observer: Observers, batch: Batch, identity: EndpointFinder, sender: Sender, now: Instant
 ) -> Int32s:
-    """int32[len(at)] slots, -1 = unknown: by explicit name, the engine's resource, or address."""
-    slot = identity.named(batch.code("tailrace.endpoint")[at], batch.strings, sender, now)
-    own = (observer[at] == _ENGINE) | (observer[at] == _AGENT)
-    engines = np.flatnonzero(own & (slot < 0))
+    """int32[batch.n] slots, -1 = unknown: by explicit name, the engine's resource, or address."""
+    slot = named_slots(batch, identity, sender, now)
+    own = (observer == _ENGINE) | (observer == _AGENT)
+    engines = (own & (slot < 0)).nonzero()[0]
     if len(engines):
         by_resource = identity.by_resource(batch.resources, batch.strings, sender, now)
-        slot[engines] = by_resource[batch.resource[at[engines]]]
+        slot[engines] = by_resource[batch.resource[engines]]
         rest = engines[slot[engines] < 0]
-        slot[rest] = _by_columns(at[rest], OWN_HOSTS, batch, identity)
-    callers = np.flatnonzero(~own & (slot < 0))
+        if len(rest):
+            slot[rest] = _by_columns(_part(batch, rest), OWN_HOSTS, identity)
+    callers = (~own & (slot < 0)).nonzero()[0]
     if len(callers):
-        slot[callers] = _called(at[callers], batch, identity)
+        slot[callers] = _called(_part(batch, callers), identity)
     return slot
 
 
-def _called(at: Indices, batch: Batch, identity: EndpointFinder) -> Int32s:
-    slot = np.full(len(at), -1, np.int32)
-    upstream = batch.first(("upstream_host", "peer.address"))[at]
-    slot = fill(slot, lambda open_: by_text(upstream[open_], batch, identity))
-    slot = fill(slot, lambda open_: _by_columns(at[open_], HOSTS, batch, identity))
-    url = batch.first(("url.full", "http.url"))[at]
+def named_slots(batch: Batch, identity: EndpointFinder, sender: Sender, now: Instant) -> Int32s:
+    """int32[batch.n] slots of rows that name their endpoint, -1 = they do not."""
+    named = batch.code("tailrace.endpoint")
+    if named is None:
+        return np.full(batch.n, -1, np.int32)
+    return identity.named(named, batch.strings, sender, now)
+
+
+def _part(batch: Batch, rows: Indices) -> Batch:
+    return batch if len(rows) == batch.n else batch.only(rows)
+
+
+def _called(batch: Batch, identity: EndpointFinder) -> Int32s:
+    slot = np.full(batch.n, -1, np.int32)
+    upstream = batch.first(("upstream_host", "peer.address"))
+    if upstream is not None:
+        slot = by_text(upstream, batch, identity)
+    slot = fill(slot, lambda open_: _by_columns(_part(batch, open_), HOSTS, identity))
+    url = batch.first(("url.full", "http.url"))
+    if url is None:
+        return slot
     return fill(slot, lambda open_: _by_parsing(url[open_], parse_url, batch, identity))
 
 
-def _by_columns(
-    at: Indices, keys: Sequence[tuple[str, str]], batch: Batch, identity: EndpointFinder
-) -> Int32s:
+def _by_columns(batch: Batch, keys: Sequence[tuple[str, str]], identity: EndpointFinder) -> Int32s:
     """By the first (host, port) pair of keys that names a known endpoint."""
-    slot = np.full(len(at), -1, np.int32)
+    slot: Int32s | None = None
     for host_key, port_key in keys:
-        if host_key not in batch.attributes.text:
+        host = batch.code(host_key)
+        if host is None:
             continue
-        open_ = np.flatnonzero(slot < 0)
-        host = batch.code(host_key)[at[open_]]
-        port = _ports(batch, port_key, at[open_])
-        slot[open_] = identity.by_address(host, port, batch.strings)
-    return slot
+        if slot is None:
+            slot = identity.by_address(host, _ports(batch, port_key), batch.strings)
+            continue
+        open_ = (slot < 0).nonzero()[0]
+        if len(open_):
+            port = _ports(batch, port_key)[open_]
+            slot[open_] = identity.by_address(host[open_], port, batch.strings)
+    return np.full(batch.n, -1, np.int32) if slot is None else slot
 
 
-def _ports(batch: Batch, key: str, at: Indices) -> Int32s:
-    port = batch.number((key,))[at]
+def _ports(batch: Batch, key: str) -> Int32s:
+    port = batch.number((key,))
+    if port is None:
+        return np.zeros(batch.n, np.int32)
     valid = (port >= 1) & (port <= MAX_PORT)
     return np.where(valid, port, 0).astype(np.int32)
 
@@ -153,16 +174,17 @@ def _by_parsing(
     return table[codes]
 
 
-def learn_callers(at: Indices, rows: RequestRows, batch: Batch, identity: EndpointFinder) -> None:
+def learn_callers(rows: RequestRows, batch: Batch, identity: EndpointFinder) -> None:
     """Callers that were served tell where an endpoint serves whose port nobody named."""
     if not identity.has_any_port:
         return
     served = np.flatnonzero((rows.outcome == Outcome.OK) & (rows.observer == Observer.CLIENT))
     for host_key, port_key in HOSTS:
-        if not port_key or host_key not in batch.attributes.text:
+        host = batch.code(host_key)
+        if not port_key or host is None:
             continue
-        host = batch.code(host_key)[at[served]]
-        port = _ports(batch, port_key, at[served])
+        host = host[served]
+        port = _ports(batch, port_key)[served]
         given = np.flatnonzero((host >= 0) & (port > 0))
         seen = np.stack((rows.slot[served[given]], host[given], port[given]), axis=1)
         for slot, code, number in np.unique(seen, axis=0)[:MAX_PARSED].tolist():

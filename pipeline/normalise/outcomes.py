@@ -67,7 +67,21 @@ _STRONGEST: Final = (Verdict.REFUSED, Verdict.FAILURE, Verdict.OVERLOAD, Verdict
 _GRPC_FAILURES: Final = (2, 4, 13, 14, 15)
 """UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
 _GRPC_EXHAUSTED: Final = 8
+_GRPC_OTHER: Final = 17
+"""Beyond the last code that gRPC knows."""
+_GRPC_STATUSES: Final = np.array([0.0, 8.0, 2.0, 1.0])
+"""One of each class: none or OK, RESOURCE_EXHAUSTED, a failure, the others."""
+_GRPC_CLASS: Final = np.array([0, 3, 2, 3, 2, 3, 3, 3, 1, 3, 3, 3, 3, 2, 2, 2, 3, 3], np.intp)
+"""The class of each code 0..17, of which the last stands for everything that is no code."""
 _CLIENT_CLOSED: Final = 499
+_STATUS_EDGES: Final = np.array(
+    [0.0, 5e-324, 400.0, 429.0, np.nextafter(429.0, 500), 499.0, np.nextafter(499.0, 500), 500.0,
+     503.0, np.nextafter(503.0, 600)]
+)  # fmt: skip
+"""Where the meaning of an HTTP status changes."""
+_STATUSES: Final = np.array([-1, 0, 200, 400, 429, 430, 499, 499.5, 500, 503, 504], np.float64)
+"""One status of each range between the edges."""
+_VERDICTS: Final = len(Verdict)
 
 
 def error_verdict(text: str) -> Verdict:
@@ -122,52 +136,97 @@ def finish_verdict(text: str) -> Verdict:
 
 
 class Ends(NamedTuple):
-    """Everything that is known of how n requests ended; NaN and NOTHING = not said."""
+    """Everything that is known of how n requests ended; NaN, NOTHING and None = not said."""
 
-    status: Floats
-    grpc_status: Floats
-    retry_after: Floats
-    error: Bytes
-    flags: Bytes
-    finish: Bytes
     is_error: Bools
-    """The span's own status is ERROR."""
-
-    def part(self, rows: npt.NDArray[np.intp]) -> "Ends":
-        """Some of the rows."""
-        return Ends(
-            status=self.status[rows],
-            grpc_status=self.grpc_status[rows],
-            retry_after=self.retry_after[rows],
-            error=self.error[rows],
-            flags=self.flags[rows],
-            finish=self.finish[rows],
-            is_error=self.is_error[rows],
-        )
+    """bool[n]: the span's own status is ERROR."""
+    status: Floats | None = None
+    grpc_status: Floats | None = None
+    retry_after: Floats | None = None
+    error: Bytes | None = None
+    flags: Bytes | None = None
+    finish: Bytes | None = None
 
 
 def classify(ends: Ends) -> tuple[Bytes, Bools]:
     """uint8[n] `Outcome` and bool[n] whether the connection was refused."""
-    status = ends.status
-    outcome = np.zeros(len(status), np.uint8)
-    refused = np.zeros(len(status), np.bool_)
-    said = ends.error | ends.flags | ends.finish | ends.is_error.view(np.uint8)
-    plain = (np.isnan(status) | ((status > 0) & (status < 400))) & (said == 0)
-    plain &= np.isnan(ends.grpc_status) | (ends.grpc_status == 0)
-    rest = np.flatnonzero(~plain)
+    n = len(ends.is_error)
+    outcome, refused = np.zeros(n, np.uint8), np.zeros(n, np.bool_)
+    rest = _is_special(ends).nonzero()[0]
     if len(rest):  # most requests end well
-        outcome[rest], refused[rest] = _classify(ends.part(rest))
+        case = _cases(ends, rest)
+        outcome[rest], refused[rest] = _OUTCOME[case], _IS_REFUSED[case]
     return outcome, refused
 
 
-def _classify(ends: Ends) -> tuple[Bytes, Bools]:
-    status, flags, error, finish = ends.status, ends.flags, ends.error, ends.finish
-    grpc = ends.grpc_status
+def _is_special(ends: Ends) -> Bools:
+    """Whether anything but a plain answer is said."""
+    special = ends.is_error
+    if ends.status is not None:
+        special = special | (ends.status >= 400) | (ends.status <= 0)
+    if ends.grpc_status is not None:
+        special = special | (ends.grpc_status > 0) | (ends.grpc_status < 0)
+    for said in (ends.error, ends.flags, ends.finish):
+        if said is not None:
+            special = special | (said > 0)
+    return special
+
+
+def _cases(ends: Ends, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """The case of each row: one number for everything that is said of its end."""
+    case = ends.is_error[rows].astype(np.intp)
+    for said in (ends.error, ends.flags, ends.finish):
+        case *= _VERDICTS
+        if said is not None:
+            case += said[rows]
+    case *= len(_STATUSES)
+    if ends.status is not None:
+        # No status compares as a negative one does: it is in no range.
+        case += np.searchsorted(_STATUS_EDGES, np.fmax(ends.status[rows], -1.0), side="right")
+    case *= len(_GRPC_STATUSES)
+    if ends.grpc_status is not None:
+        case += _grpc_class(ends.grpc_status[rows])
+    case *= 2
+    if ends.retry_after is not None:
+        case += ~np.isnan(ends.retry_after[rows])
+    return case
+
+
+def _grpc_class(grpc: Floats) -> npt.NDArray[np.intp]:
+    known = np.fmin(np.fmax(grpc, 0.0), _GRPC_OTHER)
+    classes: npt.NDArray[np.intp] = np.where(
+        known == np.floor(known), _GRPC_CLASS[known.astype(np.intp)], _GRPC_CLASS[_GRPC_OTHER]
+    )
+    return classes
+
+
+class _Case(NamedTuple):
+    """Representatives of all cases, as columns."""
+
+    is_error: Bools
+    error: Bytes
+    flags: Bytes
+    finish: Bytes
+    status: Floats
+    grpc: Floats
+    has_retry_after: Bools
+
+
+def _all_cases() -> _Case:
+    verdicts = np.arange(_VERDICTS, dtype=np.uint8)
+    flag = np.array([False, True])
+    axes = (flag, verdicts, verdicts, verdicts, _STATUSES, _GRPC_STATUSES, flag)
+    return _Case(*(column.reshape(-1) for column in np.meshgrid(*axes, indexing="ij")))
+
+
+def _judge(case: _Case) -> tuple[Bytes, Bools]:
+    status, flags, error, finish = case.status, case.flags, case.error, case.finish
+    grpc = case.grpc
     answered = (status > 0) & (status < 500)
     refused = (flags == _REFUSED) | ((error == _REFUSED) & ~answered)
     cases = (
         (refused, Outcome.FAILURE),
-        ((status == 429) | ((status == 503) & ~np.isnan(ends.retry_after)), Outcome.OVERLOAD),
+        ((status == 429) | ((status == 503) & case.has_retry_after), Outcome.OVERLOAD),
         (flags == _OVERLOAD, Outcome.OVERLOAD),
         (flags == _FAILURE, Outcome.FAILURE),
         ((status == _CLIENT_CLOSED) | (flags == _NEITHER), Outcome.NEITHER),
@@ -180,7 +239,7 @@ def _classify(ends: Ends) -> tuple[Bytes, Bools]:
         (np.isin(grpc, _GRPC_FAILURES), Outcome.FAILURE),
         (grpc > 0, Outcome.NEITHER),
         (finish == _NEITHER, Outcome.NEITHER),
-        (ends.is_error | (finish == _FAILURE), Outcome.FAILURE),
+        (case.is_error | (finish == _FAILURE), Outcome.FAILURE),
     )
     outcome = np.select(
         [mask for mask, _ in cases],
@@ -188,3 +247,7 @@ def _classify(ends: Ends) -> tuple[Bytes, Bools]:
         np.uint8(Outcome.OK),
     )
     return outcome, refused
+
+
+_OUTCOME, _IS_REFUSED = _judge(_all_cases())
+"""By case: what a request's end was, and whether its connection was refused."""

@@ -193,12 +193,13 @@ def _target(given: dict[str, str]) -> Address:
 
 def source_hashes(resources: Attributes, strings: Dictionary) -> UInt64s:
     """uint64[resources.n]: a stable hash of each resource's known attributes, 0 for none."""
-    total = np.zeros(resources.n, np.uint64)
-    for key in sorted(resources.text):
-        codes = resources.text[key]
-        present = np.flatnonzero(codes >= 0)
-        mixed = strings.hashes[codes[present]] ^ np.uint64(hash64(key.encode()))
-        total[present] += _mix(mixed)
+    if not resources.text or not len(strings):
+        return np.zeros(resources.n, np.uint64)
+    names = np.array([hash64(key.encode()) for key in resources.text], np.uint64)
+    codes = np.array(list(resources.text.values()))  # [keys, resources]
+    mixed = _mix(strings.hashes.take(codes) ^ names[:, None])
+    mixed[codes < 0] = 0
+    total: UInt64s = np.add.reduce(mixed, axis=0)
     return total
 
 

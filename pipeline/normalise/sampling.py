@@ -18,10 +18,13 @@ _HEX: Final = frozenset("0123456789abcdef")
 
 def sampling_weights(codes: Int32s, batch: Batch) -> Floats:
     """float64[len(codes)]: how many requests a span stands for, from `ot=th:` of its tracestate."""
+    judged = batch.distinct(codes)[:MAX_JUDGED].tolist()
+    found = [sampling_weight(batch.strings.text(code)) for code in judged]
+    if all(weight == 1.0 for weight in found):
+        return np.ones(len(codes))
     weights = np.ones(len(batch.strings) + 1)
-    for code in batch.distinct(codes)[:MAX_JUDGED].tolist():
-        weights[code] = sampling_weight(batch.strings.text(code))
-    return weights[codes]
+    weights[judged] = found
+    return weights.take(codes)
 
 
 def sampling_weight(trace_state: str) -> float:

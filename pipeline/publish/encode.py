@@ -15,6 +15,8 @@ from pipeline.signals import SIGNALS
 from pipeline.wire import decisions_pb2 as wire
 
 Slots = npt.NDArray[np.intp]
+_Facts = tuple[Any, ...]
+"""Weight, state, admission, confidence, decided weight and state, rule."""
 
 ROLES: Final = tuple(role.name.lower() for role in Role)
 OBSERVERS: Final = tuple(observer.name.lower() for observer in Observer)
@@ -31,6 +33,8 @@ FIGURES: Final = np.dtype(
 """Fields 2 to 4 of a `Reason` as they lie on the wire."""
 ENDPOINT_TAG: Final = b"\x3a"
 """Field 7 of `Snapshot`, length-delimited."""
+SCORE_TAG: Final = b"\xcd\x01"
+"""Field 25 of `Endpoint`, a float, the last in order of numbers."""
 REASON_TAG: Final = b"\xaa\x01"
 """Field 21 of `Endpoint`, length-delimited."""
 
@@ -97,12 +101,39 @@ def routing_records(snapshot: Snapshot, slots: Slots) -> list[bytes]:
     ]
 
 
-def full_records(snapshot: Snapshot, slots: Slots) -> list[bytes]:
-    """Everything about `slots`, one record each: an endpoint, or `unmatched` for a non-member."""
+class Heads:
+    """FULL records up to their figures, by slot: facts that are seldom others than last time."""
+
+    def __init__(self) -> None:
+        """Nothing was encoded yet."""
+        self._directory: Directory | None = None
+        self._by_slot: dict[int, tuple[_Facts, bytes]] = {}
+
+    def of(self, snapshot: Snapshot, slots: Slots) -> list[bytes]:
+        """The serialised fields of endpoints at `slots`, all but score and reasons."""
+        directory = snapshot.directory
+        if directory is not self._directory:
+            self._directory, self._by_slot = directory, {}
+        heads = []
+        for slot, *figures in zip(slots.tolist(), *_columns(snapshot, slots), strict=True):
+            facts = (*figures, snapshot.rule[slot])
+            kept = self._by_slot.get(slot)
+            if kept is None or kept[0] != facts:
+                kept = facts, _head(directory, slot, facts)
+                self._by_slot[slot] = kept
+            heads.append(kept[1])
+        return heads
+
+
+def full_records(snapshot: Snapshot, slots: Slots, heads: Heads | None = None) -> list[bytes]:
+    """Everything about `slots`, one record each: an endpoint, or `unmatched` for a non-member.
+
+    `heads` remembers what it can from one call to the next.
+    """
     if len(slots) == 0:
         return []
     member = snapshot.directory.member[slots]
-    records = iter(_full_endpoints(snapshot, slots[member]))
+    records = iter(_full_endpoints(snapshot, slots[member], heads or Heads()))
     return [
         next(records) if is_member else _unmatched(snapshot.directory, slot)
         for slot, is_member in zip(slots.tolist(), member.tolist(), strict=True)
@@ -163,58 +194,67 @@ def _endpoint_record(body: bytes) -> bytes:
 
 
 def _routing_fields(snapshot: Snapshot, slots: Slots) -> list[dict[str, Any]]:
-    directory = snapshot.directory
-    pools = (*directory.pools, "")
     columns = zip(
         slots.tolist(),
-        directory.pool[slots].tolist(),
         snapshot.weight[slots].tolist(),
         snapshot.state[slots].tolist(),
         snapshot.admission[slots].tolist(),
         strict=True,
     )
     return [
-        {
-            "id": directory.id[slot],
-            "pool": pools[pool],
-            "address": directory.address[slot],
-            "zone": directory.zone[slot],
-            "weight": weight,
-            "state": state,
-            "admission": admission,
-        }
-        for slot, pool, weight, state, admission in columns
+        {**_names(snapshot.directory, slot), "weight": weight, "state": state, "admission": share}
+        for slot, weight, state, share in columns
     ]
 
 
-def _full_endpoints(snapshot: Snapshot, slots: Slots) -> list[bytes]:
-    directory = snapshot.directory
-    columns = zip(
-        slots.tolist(),
-        _routing_fields(snapshot, slots),
+def _names(directory: Directory, slot: int) -> dict[str, Any]:
+    return {
+        "id": directory.id[slot],
+        "pool": pool_name(directory, slot),
+        "address": directory.address[slot],
+        "zone": directory.zone[slot],
+    }
+
+
+def _columns(snapshot: Snapshot, slots: Slots) -> tuple[list[Any], ...]:
+    """The figures of `_Facts`, a list each."""
+    return (
+        snapshot.weight[slots].tolist(),
+        snapshot.state[slots].tolist(),
+        snapshot.admission[slots].tolist(),
         np.round(snapshot.confidence[slots], 2).tolist(),
         snapshot.decided_weight[slots].tolist(),
         snapshot.decided_state[slots].tolist(),
-        round_significant(snapshot.score[slots]).tolist(),
-        directory.role[slots].tolist(),
-        _reasons(snapshot, slots),
-        strict=True,
     )
+
+
+def _head(directory: Directory, slot: int, facts: _Facts) -> bytes:
+    weight, state, admission, confidence, decided_weight, decided_state, rule = facts
+    endpoint = wire.Endpoint(
+        **_names(directory, slot),
+        weight=weight,
+        state=state,
+        admission=admission,
+        node=directory.node[slot],
+        engine=directory.engine[slot],
+        role=ROLES[directory.role[slot]],
+        models=directory.models[slot],
+        confidence=confidence,
+        rule=rule,
+        decided_weight=decided_weight,
+        decided_state=decided_state,
+    )
+    return endpoint.SerializeToString(deterministic=True)
+
+
+def _full_endpoints(snapshot: Snapshot, slots: Slots, heads: Heads) -> list[bytes]:
+    scores = round_significant(snapshot.score[slots]).astype("<f4")
+    cells = scores.tobytes()
+    rows = zip(heads.of(snapshot, slots), scores.tolist(), _reasons(snapshot, slots), strict=True)
     records = []
-    for slot, fields, confidence, decided_weight, decided_state, score, role, reasons in columns:
-        endpoint = wire.Endpoint(
-            **fields,
-            node=directory.node[slot],
-            engine=directory.engine[slot],
-            role=ROLES[role],
-            models=directory.models[slot],
-            confidence=confidence,
-            rule=snapshot.rule[slot],
-            decided_weight=decided_weight,
-            decided_state=decided_state,
-            score=score,
-        )
-        records.append(_endpoint_record(endpoint.SerializeToString(deterministic=True) + reasons))
+    for number, (head, score, reasons) in enumerate(rows):
+        told = SCORE_TAG + cells[4 * number : 4 * number + 4] if score != 0.0 else b""
+        records.append(_endpoint_record(head + told + reasons))
     return records
 
 
@@ -226,9 +266,10 @@ def _reasons(snapshot: Snapshot, slots: Slots) -> list[bytes]:
     signals = snapshot.reason_signal[slots]
     figures = np.zeros(signals.shape, FIGURES)
     figures["value_tag"], figures["peer_tag"], figures["points_tag"] = 0x11, 0x19, 0x21
-    figures["value"] = round_significant(snapshot.reason_value[slots])
-    figures["peer"] = round_significant(snapshot.reason_peer[slots])
-    figures["points"] = round_significant(snapshot.reason_points[slots])
+    columns = (snapshot.reason_value, snapshot.reason_peer, snapshot.reason_points)
+    figures["value"], figures["peer"], figures["points"] = round_significant(
+        np.stack([column[slots] for column in columns])
+    )
     cells = figures.tobytes()
     size = FIGURES.itemsize
     records = []

@@ -178,6 +178,7 @@ class Board:
         self._instance = instance
         self._valid_for_ms = round(config.valid_for_s * 1_000)
         self._views = (_Records(), _Records())
+        self._heads = encode.Heads()
         self._full_due_ns: Int64s = np.zeros(0, np.int64)
         self._pending: Bools = np.zeros(0, np.bool_)
         self._last: Snapshot | None = None
@@ -251,8 +252,10 @@ class Board:
         urgent = present & (found.urgent | ~view.present)
         self._pending |= found.figures
         self._pending &= present & ~urgent
-        slots = np.union1d(np.flatnonzero(urgent), self._due(snapshot.time_ns))
-        changed |= view.put(slots, encode.full_records(snapshot, slots), snapshot.epoch)
+        urgent[self._due(snapshot.time_ns)] = True
+        slots = np.flatnonzero(urgent)
+        records = encode.full_records(snapshot, slots, self._heads)
+        changed |= view.put(slots, records, snapshot.epoch)
         self._pending[slots] = False
         self._full_due_ns[slots] = snapshot.time_ns + FULL_PERIOD_NS
         view.settle(snapshot, present, found.moved)

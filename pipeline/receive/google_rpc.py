@@ -28,6 +28,13 @@ def bad_request_trailers(code: int, message: str, field: str) -> Trailers:
     return ((STATUS_DETAILS, _status(code, message, "BadRequest", _bytes_field(1, violation))),)
 
 
+def status(code: int, message: str, retry_after_s: float | None = None) -> bytes:
+    """A google.rpc.Status, with RetryInfo where a delay is asked for: OTLP/HTTP's error body."""
+    if retry_after_s is not None:
+        return dict(retry_trailers(code, message, retry_after_s))[STATUS_DETAILS]
+    return _number_field(1, code) + _text_field(2, message)
+
+
 def partial_success(rejected: int, message: str) -> bytes:
     """An Export*ServiceResponse; all four have the same shape. Nothing to say: empty."""
     inner = _number_field(1, rejected) + (_text_field(2, message) if message else b"")

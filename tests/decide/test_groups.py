@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.decide.groups import Groups
+from pipeline.decide.groups import ByRow, Groups
 from pipeline.model import Floats
 from tests.decide.world import directory
 
@@ -86,3 +86,24 @@ def test_a_directory_without_endpoints_has_no_groups() -> None:
     assert len(groups) == 0
     assert np.isnan(groups.spread(groups.median(np.ones(2)))).all()
     assert groups.total(np.ones(2)).shape == (0,)
+
+
+@given(grouped(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_reduction_that_remembers_rows_gives_what_one_without_memory_gives(
+    case: tuple[Groups, Floats], data: st.DataObject
+) -> None:
+    groups, values = case
+    remembering = ByRow(Groups.median_rows)
+    for _ in range(4):
+        np.testing.assert_array_equal(remembering(groups, values), groups.median_rows(values))
+        values = values.copy()
+        row = data.draw(st.integers(0, len(values) - 1))
+        values[row, data.draw(st.integers(0, groups.n - 1))] = data.draw(VALUES)
+
+
+def test_a_reduction_forgets_what_was_of_other_groups() -> None:
+    values = np.array([[1.0, 2.0, 3.0, 4.0]])
+    remembering = ByRow(Groups.median_rows)
+    assert remembering(Groups.of_directory(directory((4,))), values).tolist() == [[2.5]]
+    assert remembering(Groups.of_directory(directory((2, 2))), values).tolist() == [[1.5, 3.5]]

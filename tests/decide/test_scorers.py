@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.decide.authority import PoolConfigs
 from pipeline.decide.groups import Groups
 from pipeline.decide.latency import ROWS, Slowness
 from pipeline.decide.scorers import Context, Scored, expected_wait, hardware
-from pipeline.decide.scoring import SCORERS, Scorer, explain
-from pipeline.model import Floats, Observer
+from pipeline.decide.scoring import SCORERS, Judge, Scorer, explain, observers_of
+from pipeline.model import Floats, Observer, PoolConfig, ProfileName
 from pipeline.signals import SIGNAL_INDEX, SIGNALS
 from tests.decide.world import directory, window
 
@@ -229,7 +230,8 @@ def test_reasons_name_signal_value_peers_points_and_observer() -> None:
     where = replace(
         context(), window=made, failures=made.failures, failure_calls=made.failure_calls
     )
-    reasons = explain(expected_wait.score(matrix(), where), where)
+    scored = expected_wait.score(matrix(), where)
+    reasons = explain(scored, observers_of(scored, where))
     assert reasons.signal[2, 0] == SIGNAL_INDEX["window_failure_ratio"]
     assert reasons.value[2, 0] == pytest.approx(0.5)
     assert reasons.peer[2, 0] == 0
@@ -237,3 +239,29 @@ def test_reasons_name_signal_value_peers_points_and_observer() -> None:
     assert reasons.observer[2, 0] == Observer.PROXY
     assert (reasons.signal[0] == -1).all()
     assert (reasons.signal[2, 1:] == -1).all()
+
+
+@pytest.mark.parametrize("profiles", [("hardware",), ("hardware", "expected-wait")])
+def test_a_judge_that_remembers_judges_as_one_that_does_not(
+    profiles: tuple[ProfileName, ...],
+) -> None:
+    """Endpoint after endpoint moves; scores and reasons are those of a judge without a past."""
+    rng = np.random.default_rng(1)
+    pools = PoolConfigs(
+        tuple(PoolConfig(name=f"pool-{i}", profile=name) for i, name in enumerate(profiles))
+    )
+    where = directory((4, 4))
+    signals = rng.random((len(SIGNALS), where.n))
+    made = window(where.n, 10, 20.0)
+    base = replace(context(where.n, (4, 4)), groups=Groups.of_directory(where))
+    judge = Judge()
+    for step in range(30):
+        if step % 3:
+            signals[rng.integers(len(SIGNALS)), rng.integers(8)] = rng.choice([np.nan, 5.0])
+            made.calls_observer[rng.integers(8)] = rng.integers(-1, 4)
+            made.failures[rng.integers(8)] = rng.integers(9)
+        failures, calls = made.failures.copy(), made.failure_calls.copy()
+        now = replace(base, window=made, failures=failures, failure_calls=calls)
+        found, expected = (each(signals, now, where, pools) for each in (judge, Judge()))
+        for mine, other in zip(found[:3] + found[3], expected[:3] + expected[3], strict=True):
+            np.testing.assert_array_equal(mine, other)

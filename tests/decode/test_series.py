@@ -12,8 +12,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 
-from pipeline.decode.columns import decode_points
 from tests.decode import oracle, otlp
+from tests.decode.decoding import Decoding
 from tests.decode.otlp import NOW_NS, put
 
 VALUES = st.one_of(
@@ -38,28 +38,32 @@ def request_of(resource: Any = (), scope: Any = (), point: Any = ()) -> ExportMe
     return request
 
 
-def key_of(request: ExportMetricsServiceRequest) -> tuple[int, int]:
-    (low, high), = decode_points(request.SerializeToString()).series.tolist()  # fmt: skip
+def key_of(decoding: Decoding, request: ExportMetricsServiceRequest) -> tuple[int, int]:
+    (low, high), = decoding.points(request.SerializeToString()).series.tolist()  # fmt: skip
     return low, high
 
 
 @settings(max_examples=100, deadline=None)
 @given(PAIRS, PAIRS, PAIRS)
-def test_the_key_is_the_documented_one(resource: Any, scope: Any, point: Any) -> None:
+def test_the_key_is_the_documented_one(
+    decoding: Decoding, resource: Any, scope: Any, point: Any
+) -> None:
     request = request_of(resource, scope, point)
     expected = [oracle.series_key(g, h, m, p) for g, h, m, _, p in oracle.walk_points(request)]
-    assert [key_of(request)] == expected
+    assert [key_of(decoding, request)] == expected
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32).map(random.Random))
-def test_the_key_does_not_depend_on_the_order_or_the_encoding(rnd: random.Random) -> None:
+def test_the_key_does_not_depend_on_the_order_or_the_encoding(
+    decoding: Decoding, rnd: random.Random
+) -> None:
     pairs = [(f"k{i}", rnd.choice(("a", 1, 2.5, True, b"y"))) for i in range(5)]
     request = request_of(pairs, pairs, pairs)
     rnd.shuffle(pairs)
     shuffled = request_of(pairs, pairs, pairs)
     body = otlp.disordered(shuffled, rnd)
-    assert key_of(request) == tuple(decode_points(body).series[0].tolist())
+    assert key_of(decoding, request) == tuple(decoding.points(body).series[0].tolist())
 
 
 class Parts(NamedTuple):
@@ -108,13 +112,13 @@ CHANGES: dict[str, Callable[[Parts], None]] = {
 }
 
 
-def test_whatever_differs_makes_another_series() -> None:
-    keys = {name: key_of(edited(change)) for name, change in CHANGES.items()}
+def test_whatever_differs_makes_another_series(decoding: Decoding) -> None:
+    keys = {name: key_of(decoding, edited(change)) for name, change in CHANGES.items()}
     assert len(set(keys.values())) == len(CHANGES)
 
 
 @pytest.mark.parametrize("what", ["description", "value", "time", "duplicate"])
-def test_what_is_no_identity_does_not_change_the_key(what: str) -> None:
+def test_what_is_no_identity_does_not_change_the_key(decoding: Decoding, what: str) -> None:
     def change(parts: Parts) -> None:
         point = parts.metric.sum.data_points[0]
         if what == "description":
@@ -126,4 +130,4 @@ def test_what_is_no_identity_does_not_change_the_key(what: str) -> None:
         else:
             put(point.attributes, "a", "a later value of the same key")
 
-    assert key_of(edited(change)) == key_of(edited(CHANGES["nothing"]))
+    assert key_of(decoding, edited(change)) == key_of(decoding, edited(CHANGES["nothing"]))

@@ -70,6 +70,7 @@ async def _record(folder: Path) -> Run:
         carrier = Collector(folder, engines=addresses, service=otlp)
         stack.enter_context(carrier)
         await _until(lambda: http1.is_healthy(carrier.health, "/"))
+        await _until(lambda: _listens(decisions))  # `watch` does not wait for a service to come
         watch = stack.enter_context(_watch(folder, decisions))
         spans = stack.enter_context(SpanSender(carrier.otlp, "e2e"))
         client = DecisionsClient(decisions, agent_id="e2e")
@@ -99,7 +100,7 @@ async def _record(folder: Path) -> Run:
     lines = watch.log.read_text(encoding="utf-8").splitlines()
     return Run(
         journal=folder / "journal",
-        watched=[json.loads(line) for line in lines],
+        watched=[json.loads(line) for line in lines if line.startswith("{")],  # beside its stderr
         held=held,
         killed=killed.address,
         opened_s=opened_s,
@@ -111,7 +112,7 @@ async def _record(folder: Path) -> Run:
 def _serve(stack: AsyncExitStack, folder: Path, otlp: str, decisions: str) -> None:
     config = folder / "tailrace.yaml"
     tree = {
-        "receive": {"listen": otlp},
+        "receive": {"listen": otlp, "http": {"listen": ""}},
         "publish": {"listen": decisions},
         "telemetry": {"metrics_listen": ""},
         "pools": [{"name": "*", "authority": "act"}],
@@ -133,6 +134,15 @@ async def _until(holds: Callable[[], Any]) -> None:
     while not await holds():
         assert time.monotonic() < deadline_s, "not ready in time"
         await asyncio.sleep(0.05)
+
+
+async def _listens(address: str) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(*address.split(":"))
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def _note(client: DecisionsClient, held: list[tuple[int, dict[str, list[int]]]]) -> None:

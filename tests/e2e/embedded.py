@@ -14,11 +14,20 @@ from pipeline.model import OtlpSignal
 from pipeline.receive.otlp_grpc import SERVICES
 from pipeline.service import Embedded, Service
 
-PORTS = """
-receive: {listen: "127.0.0.1:0"}
-publish: {listen: "127.0.0.1:0"}
-telemetry: {metrics_listen: ""}
+
+def ports(receive: str = "") -> str:
+    """Free ports for everything, with more fields of `receive` as YAML, such as "processes: 2"."""
+    return f"""
+receive:
+  listen: "127.0.0.1:0"
+  http: {{listen: "127.0.0.1:0"}}
+  {receive}
+publish: {{listen: "127.0.0.1:0"}}
+telemetry: {{metrics_listen: ""}}
 """
+
+
+PORTS = ports()
 
 
 def tailrace(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +46,7 @@ class Running:
 
     def __init__(self, service: Service, addresses: dict[str, str]) -> None:
         self.service = service
+        self.addresses = addresses
         self.decisions = addresses["decisions"]
         self.channel = grpc.insecure_channel(
             addresses["otlp"], options=[("grpc.max_send_message_length", -1)]
@@ -71,10 +81,15 @@ class Running:
 
 
 @contextmanager
-def running(config: str = "", state: Path | None = None) -> Iterator[Running]:
-    """A service with `config` beside free ports, keeping state in `state` or nowhere."""
+def running(
+    config: str = "", state: Path | None = None, receive: str = "", record: Path | None = None
+) -> Iterator[Running]:
+    """A service with `config` beside free ports, keeping state in `state` or nowhere.
+
+    `receive` are more fields of that section, `record` the folder of a journal.
+    """
     folder = f'state: {{folder: "{state or ""}"}}\n'
-    embedded = Embedded(Service(parse(PORTS + folder + config, "test")))
+    embedded = Embedded(Service(parse(ports(receive) + folder + config, "test"), record=record))
     addresses = embedded.start()
     found = Running(embedded.service, addresses)
     try:

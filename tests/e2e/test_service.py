@@ -231,7 +231,8 @@ def test_a_taken_port_is_one_line_that_names_it() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "pipeline", "serve", "--config", "/dev/stdin"],
             input=(
-                f'receive: {{listen: "127.0.0.1:0"}}\npublish: {{listen: "{listen}"}}\n'
+                'receive: {listen: "127.0.0.1:0", http: {listen: ""}}\n'
+                f'publish: {{listen: "{listen}"}}\n'
                 'telemetry: {metrics_listen: ""}\nstate: {folder: ""}\n'
             ),
             capture_output=True,

@@ -846,3 +846,71 @@ def test_an_older_point_of_a_slow_series_is_no_clock_that_was_set_back() -> None
     fleet = counter([(1000, 100), (1060, 150), (1120, 200)])
     fleet.take(Point("output_tokens", 120, 1030), now_s=1165)
     assert fleet.dropped == {"out_of_order": 1}
+
+
+# deriving only what changed
+
+UPDATES = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["output_tokens", "running", "kv_util", "up", "ttft", "fb_used"]),
+            st.integers(0, N - 1),
+            st.integers(0, 1),
+            st.integers(0, 50),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def batch(points: list[tuple[str, int, int, int]], time_s: float) -> SampleRows:
+    """Gauges and counters of these values, histograms of so many samples in the first bucket."""
+    made = []
+    for component, slot, group, number in points:
+        histogram = Explicit([1.0], [number, 0], 0.5 * number) if component == "ttft" else None
+        value = float(number > 0 if component == "up" else number)
+        point = Point(component, value, time_s, slot=slot, group=group, histogram=histogram)
+        made.append(point)
+    return rows(made)
+
+
+@given(UPDATES, st.integers(0, 8), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_a_matrix_asked_for_after_every_batch_is_the_one_that_is_asked_for_once(
+    updates: list[list[tuple[str, int, int, int]]], forgotten: int, quantiles: bool
+) -> None:
+    often, once = EndpointFold(FoldConfig()), EndpointFold(FoldConfig())
+    now = at(100)
+    for fold in (often, once):
+        fold.resize(N)
+    for number, points in enumerate(updates):
+        now = now.plus_s(2.0)
+        for fold in (often, once):
+            fold.fold(batch(points, now.mono_ns / NS_PER_S), now)
+            if number == forgotten:
+                fold.forget(np.array([0], np.int32))
+        often.signals(now, directory(), quantiles=quantiles)
+    found, expected = (fold.signals(now, directory()) for fold in (often, once))
+    for name in ("value", "age_s", "interval_s"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
+    np.testing.assert_array_equal(often.report_interval_s(), once.report_interval_s())
+
+
+def test_without_quantiles_all_other_signals_are_the_same() -> None:
+    points = [("ttft", 0, 0, 5), ("running", 1, 0, 3)]
+    more = [("ttft", 0, 0, 9), ("running", 1, 0, 4)]
+    fleet, bare = Fleet(), Fleet()
+    for each in (fleet, bare):
+        each.fold.fold(batch(points, 100), at(100))
+        each.fold.fold(batch(more, 110), at(110))
+    whole = fleet.fold.signals(at(110), directory()).value
+    without = bare.fold.signals(at(110), directory(), quantiles=False).value
+    row = SIGNAL_INDEX["ttft_p50_s"]
+    assert whole[row, 0] == 0.5
+    assert np.isnan(without[row]).all()
+    kept = [i for i, name in enumerate(SIGNALS) if not name.endswith(("p50_s", "p99_s"))]
+    np.testing.assert_array_equal(without[kept], whole[kept])
+    np.testing.assert_array_equal(bare.fold.signals(at(110), directory()).value, whole)

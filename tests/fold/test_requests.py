@@ -1,5 +1,5 @@
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -359,6 +359,16 @@ def test_token_lengths_are_forgotten_after_the_window() -> None:
     assert np.isnan(fold.token_length_deviation(pools, START.plus_s(70))[0])
 
 
+def test_token_lengths_of_requests_that_come_two_minutes_late_are_not_taken_for_new_ones() -> None:
+    fold, pools = fold_of(), directory([0] * 8)
+    now = Instant(START.mono_ns, 1_700_000_005 * NS_PER_S)
+    assert np.isnan(fold.token_length_deviation(pools, now)[0])
+    row = {"prompt_tokens": 5, "output_tokens": 5, "end_ns": ago(119, now)}
+    assert fold.fold(requests([row] * 3), now) == {}
+    assert np.isnan(fold.token_length_deviation(pools, now)[0])
+    assert np.isnan(fold.token_length_deviation(pools, now.plus_s(70))[0])
+
+
 # any split, and brute force
 
 ROW = st.fixed_dictionaries(
@@ -411,6 +421,19 @@ def test_any_cut_of_a_stream_into_batches_folds_to_the_same_state(
     assert_same_window(whole[2], pieces[2])
     for left, right in zip(whole[3:], pieces[3:], strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+@given(st.lists(ROW, max_size=12), st.randoms(use_true_random=False))
+def test_the_order_of_rows_within_an_instant_does_not_matter(
+    rows: list[dict[str, Any]], random: Any
+) -> None:
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    left, right = (replay([(0.0, part), (5.0, part)], 1000) for part in (rows, shuffled))
+    assert left[0] == right[0]
+    assert_same_window(left[1], right[1])
+    for one, other in zip(left[3:], right[3:], strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def brute_force(
@@ -506,3 +529,31 @@ def test_a_thousand_endpoints_with_two_observers_fit_into_150_megabytes() -> Non
     fold.forget(np.arange(1000, dtype=np.int32))
     fold.fold(requests(both), START)
     assert fold.nbytes == first
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.3, 5.0]), st.integers(0, 7)), max_size=10))
+def test_a_window_that_is_asked_for_all_the_time_is_the_one_that_is_asked_for_once(
+    steps: list[tuple[float, int]],
+) -> None:
+    often, once = fold_of(), fold_of()
+    now = START
+    for wait_s, slot in steps:
+        now = now.plus_s(wait_s)
+        if slot < 4:  # else nothing comes
+            for fold in (often, once):
+                fold.fold(requests([{"slot": slot, "end_ns": now.wall_ns, "ttft_s": 0.1}]), now)
+        often.window(10, now)
+    assert_same_window(often.window(10, now), once.window(10, now))
+
+
+def test_a_window_without_latency_differs_in_nothing_else() -> None:
+    fold = fold_of()
+    fold.fold(requests([{"slot": 1, "end_ns": ago(1), "ttft_s": 0.1, "duration_s": 1.0}]), START)
+    window, without = fold.window(10, START), fold.window(10, START, latency=False)
+    timed = {f.name for f in fields(RequestWindow) if f.name.startswith(("ttft_", "duration_"))}
+    timed -= {"ttft_observer"}
+    assert window.ttft_n[1] == window.duration_n[1] == 1
+    assert without.ttft_n.sum() == without.duration_n.sum() == 0
+    assert np.isnan(without.ttft_p50_s).all()
+    unknown = {name: getattr(without, name) for name in timed}
+    assert_same_window(replace(window, **unknown), without)

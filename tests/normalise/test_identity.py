@@ -694,3 +694,50 @@ def test_an_explicit_name_that_is_none_makes_nobody_known() -> None:
     identity = laptop()
     assert identity.explicit("x" * 513, "", "", TRUSTED, START) == -1
     assert not identity.directory().known.any()
+
+
+def target(k: int) -> dict[str, str]:
+    return PLAIN | {"server.address": f"10.1.2.{k}"}
+
+
+def test_one_sender_cannot_take_the_room_of_all() -> None:
+    identity = laptop(max_endpoints=16, max_endpoints_per_sender=3)
+    found = [scrape(identity, target(k))[0] for k in range(6)]
+    assert [slot >= 0 for slot in found] == [True, True, True, False, False, False]
+    notes, counts = identity.take_notes()
+    assert counts["sender_endpoints"] == 3
+    assert sum("max_endpoints_per_sender" in note for note in notes) == 1
+    assert scrape(identity, target(9), sender=OTHER) != [-1]
+    assert scrape(identity, target(0)) == found[:1]
+
+
+def test_members_do_not_count_for_the_sender_that_reports_them() -> None:
+    members = [Member(address=f"10.1.2.{k}:8000") for k in range(4)]
+    identity = laptop(static(*members), max_endpoints=16, max_endpoints_per_sender=2)
+    found = [scrape(identity, target(k))[0] for k in range(7)]
+    assert [slot >= 0 for slot in found] == [True] * 6 + [False]
+
+
+def test_who_becomes_a_member_makes_room_for_another_of_its_sender() -> None:
+    pool = PoolConfig(name="p", membership="file", file="x")
+    identity = laptop(pool, max_endpoints=16, max_endpoints_per_sender=1)
+    scrape(identity, target(1))
+    assert scrape(identity, target(2)) == [-1]
+    identity.set_members("p", [Member(address="10.1.2.1:8000")])
+    assert scrape(identity, target(2)) != [-1]
+
+
+def test_a_forgotten_endpoint_makes_room_for_another_of_its_sender() -> None:
+    identity = laptop(static(), max_endpoints_per_sender=1, forget_after_s=10.0)
+    scrape(identity, target(1))
+    later = START.plus_s(60.0)
+    assert len(identity.retired(later)) == 1
+    assert scrape(identity, target(2), now=later) != [-1]
+
+
+def test_after_a_restart_endpoints_count_for_whoever_reports_them_again() -> None:
+    before = laptop(max_endpoints_per_sender=2)
+    scrape(before, target(0), target(1))
+    after = laptop(max_endpoints_per_sender=2)
+    after.restore(before.export_state())
+    assert [slot >= 0 for slot in scrape(after, *map(target, range(3)))] == [True, True, False]

@@ -238,7 +238,7 @@ def test_the_memory_of_targets_is_bounded() -> None:
     for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
         target = {"service.name": "vllm", "service.instance.id": f"{host}:8000"}
         stage.take(running, resource=target | {"server.address": host, "server.port": "8000"})
-    assert len(stage.normaliser._targets) == 2
+    assert stage.normaliser._reporters.n_targets == 2
 
 
 def test_names_beyond_the_bound_are_matched_all_the_same() -> None:
@@ -246,7 +246,7 @@ def test_names_beyond_the_bound_are_matched_all_the_same() -> None:
     stage.normaliser = PointNormaliser(max_names=3)
     for k in range(10):
         stage.take(family(f"vllm:new_{k}", 1), family("vllm:num_requests_running", 1))
-    assert len(stage.normaliser._names) <= 3
+    assert len(stage.normaliser._labels) <= 3
     assert values(stage.take(family("vllm:num_requests_running", 7))) == {"running": 7.0}
 
 

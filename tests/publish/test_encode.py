@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pipeline import model
 from pipeline.publish.encode import (
     OBSERVERS,
+    Heads,
     event_record,
     full_records,
     pool_record,
@@ -175,3 +176,27 @@ def test_canonical_bytes_depend_on_the_snapshot_alone_and_on_all_of_it() -> None
         snapshot(rows, epoch=1, events=[model.Event(1, "k", "", "", "t")]),
     ]
     assert len({canonical(base), *map(canonical, others)}) == 1 + len(others)
+
+
+def test_records_with_remembered_heads_are_those_without() -> None:
+    """Whatever changes from one snapshot to the next, the directory included."""
+    heads = Heads()
+    row = Row("a", rule="held")
+    for changed in (
+        row,
+        row,
+        replace(row, weight=0, admission=0.0),
+        replace(row, state=model.State.OPEN),
+        replace(row, confidence=0.5),
+        replace(row, rule="r"),
+        replace(row, score=0.0),
+        replace(row, score=math.nan),
+        replace(row, queue=3.0),
+        replace(row, zone="z"),
+        replace(row, member=False),
+    ):
+        shot = snapshot([changed, Row("b")], epoch=1)
+        slots = np.array([0, 1])
+        assert full_records(shot, slots, heads) == full_records(shot, slots)
+        kept = replace(shot, rule=("another", ""))
+        assert full_records(kept, slots, heads) == full_records(kept, slots)

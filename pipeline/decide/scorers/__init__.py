@@ -5,12 +5,12 @@ A scorer adds up the terms of a cost; the score is the cheapest cost of the grou
 best endpoint of the group.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.decide.groups import Groups
+from pipeline.decide.groups import ByRow, Groups
 from pipeline.decide.latency import Slowness
 from pipeline.model import Bools, Floats, Int32s, RequestWindow
 
@@ -32,6 +32,8 @@ class Context:
     faults: Floats
     """Penalty for a recent GPU fault, in costs of a healthy endpoint."""
     latency_exponent: float
+    medians: ByRow = field(default_factory=lambda: ByRow(Groups.median_rows))
+    """Medians per group, float64[k, g] of float64[k, n]; remembers one scorer's last rows."""
 
 
 class Scored(NamedTuple):

@@ -48,7 +48,7 @@ def score(signals: Floats, context: Context) -> Scored:
     values[READ] = signals[SIGNALS[READ]]
     load = _load(signals)
     compared = np.vstack([values[:COMPARED], values[READ], load[None]])
-    *medians, typical = groups.spread(groups.medians(groups.rank(compared)))
+    *medians, typical = groups.spread(context.medians(groups, compared))
     peers = np.full_like(values, np.nan)
     peers[:COMPARED] = medians[:COMPARED]
     peers[LATENCY] = slowness.peers
@@ -56,14 +56,14 @@ def score(signals: Floats, context: Context) -> Scored:
     terms = np.zeros((len(NAMES), n))
     terms[:2] = _wait(load, typical, context), _kv(values[0], values[1], peers[1])
     terms[:2] *= np.minimum(1.0, MAX_LOAD / np.maximum(terms[0] + terms[1], 1e-9))
-    terms[2] = (1 - np.clip(known_or(failures, 0.0), 0, 0.9)) ** -context.latency_exponent - 1
+    terms[2] = _failing(failures, context)
     terms[3] = np.clip(known_or(values[3], 0.0), 0, 1)
     terms[4] = context.faults
     terms[LATENCY] = _latency(context)
     inputs = np.stack([~np.isnan(load), slowness.row >= 0])
     known = inputs.any(axis=0) | ~np.isnan(values[1:4]).all(axis=0) | (context.faults > 0)
     cost, scores, points = rate(terms, 1.0, known, groups)
-    coverage = inputs.mean(axis=0)
+    coverage = (inputs[0].astype(np.float64) + inputs[1]) / 2
     return Scored(scores, cost, coverage, SIGNALS, values, peers, points)
 
 
@@ -73,10 +73,20 @@ def failure_ratio(context: Context) -> Floats:
     return np.where(calls > 0, context.failures / (calls + MIN_FAILURE_CALLS), np.nan)
 
 
+def _failing(ratio: Floats, context: Context) -> Floats:
+    """Cost of this share of failures, float64[n]."""
+    cost = np.zeros(len(ratio))
+    at = np.flatnonzero(ratio > 0)
+    cost[at] = (1 - np.clip(ratio[at], 0, 0.9)) ** -context.latency_exponent - 1
+    return cost
+
+
 def _latency(context: Context) -> Floats:
     """The excess as a cost, in the row that it was measured on: float64[latencies, n]."""
     slowness = context.slowness
-    cost = slowness.excess**context.latency_exponent - 1
+    cost = np.zeros(len(slowness.excess))
+    at = np.flatnonzero(slowness.excess != 1.0)  # a power costs as much as all the rest
+    cost[at] = slowness.excess[at] ** context.latency_exponent - 1
     rows = np.arange(len(LATENCIES))[:, None]
     # An excess that is held without its row (fading) is shown on the first one.
     shown: Floats = np.where(rows == np.maximum(slowness.row, 0), cost, 0.0)

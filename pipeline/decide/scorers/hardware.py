@@ -30,7 +30,7 @@ def score(signals: Floats, context: Context) -> Scored:
     groups = context.groups
     values = signals[ROWS]
     known = ~np.isnan(values)
-    medians = groups.spread(groups.medians(groups.rank(values)))
+    medians = groups.spread(context.medians(groups, values))
     filled = np.where(known, values, np.where(np.isnan(medians), ABSENT, medians))
     block, hit, deviation = filled
     terms = np.stack(

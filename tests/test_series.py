@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.fold.series import SeriesIndex
 from pipeline.model import UInt64s
+from pipeline.series import SeriesIndex
 
 
 def keys(*numbers: int) -> UInt64s:

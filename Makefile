@@ -79,7 +79,7 @@ endef
 BUILD_CRATE := PYO3_PYTHON=$(abspath $(BIN))/python cargo build --quiet --release --manifest-path $(CRATE)/Cargo.toml
 
 SAY_DECODER := [ -n "$(CARGO)" ] || printf '\n*** %s\n*** %s\n\n' \
-	"no cargo: the reference decoder serves, about 30 times slower;" \
+	"no cargo: the reference decoder serves, ten to thirty times slower;" \
 	"install Rust from https://rustup.rs and run make again" >&2
 
 $(DEMO): $(VENV)/.python pyproject.toml $(CRATE_SOURCES)

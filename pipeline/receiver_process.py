@@ -22,7 +22,7 @@ from pipeline.errors import ConfigError, DependencyLost
 from pipeline.ingest import Done as Answer
 from pipeline.ingest import Ingest, Received
 from pipeline.model import Receipt
-from pipeline.receive.allocator import keep_freed_memory
+from pipeline.process import prepare
 from pipeline.receiver_link import (
     COMMON_GAUGES,
     SUMMED_GAUGES,
@@ -38,8 +38,6 @@ from pipeline.receiver_link import (
 from pipeline.telemetry import Telemetry, configure_logs
 from pipeline.transports import Transports
 
-SWITCH_INTERVAL_S: Final = 0.001
-"""As in the deciding process: whoever answers senders gets the interpreter soon."""
 COUNTS_EVERY_S: Final = 1.0
 IDLE_WAIT_S: Final = 0.25
 ORPHANED: Final = 3
@@ -188,8 +186,7 @@ def main(descriptor: int) -> int:
     """Serve over the inherited socket `descriptor`; the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the deciding process says when
-    keep_freed_memory()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    prepare()
     link = Link(socket.socket(fileno=descriptor))
     received = link.receive()
     if received is None or not isinstance(received[0], Begin):

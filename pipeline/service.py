@@ -6,7 +6,6 @@ reverse: stop accepting, finish what was admitted, decide once more, save, close
 
 import asyncio
 import signal
-import sys
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,10 +32,10 @@ from pipeline.journal import JournalWriter, Operation, Start
 from pipeline.loop import Loop, UnusableState
 from pipeline.loop_thread import Asked, Item, LoopThread
 from pipeline.model import Override, Snapshot, State
+from pipeline.process import prepare
 from pipeline.publish.own_spans import OwnSpans
 from pipeline.publish.records import Board
 from pipeline.publish.watch import DecisionsServer
-from pipeline.receive.allocator import keep_freed_memory
 from pipeline.receivers import Receivers
 from pipeline.state import StateStore
 from pipeline.telemetry import Telemetry
@@ -45,9 +44,6 @@ from pipeline.transports import Transports
 JOURNAL_VERSION: Final = 1
 FIRST_DECISION_WITHIN_S: Final = 5.0
 """Nothing is served before the first decision; a loop that cannot even make that is logged."""
-SWITCH_INTERVAL_S: Final = 0.001
-"""A tick gives the interpreter up at every large numpy call, and waits this long to have it back
-while a batch is decoded; at the default of 5 ms, such ticks take twice as long."""
 STATE_NAMES: Final = ("loop", "identity", "fold", "decide", "overrides")
 
 log = structlog.get_logger()
@@ -296,8 +292,7 @@ class Here:
 
 async def serve(config: TailraceConfig, record: Path | None = None) -> None:
     """Run a service until SIGINT or SIGTERM."""
-    keep_freed_memory()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    prepare()
     stop = asyncio.Event()
     event_loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

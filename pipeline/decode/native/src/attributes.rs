@@ -6,7 +6,9 @@ use crate::dictionary::Numbering;
 use crate::keys::{KeyKind, KeyList};
 use crate::strings::{is_same, Interned, Strings};
 use crate::text::{NumberText, Said};
-use crate::values::{pair, to_number, to_text, AsText, Runs, Value};
+use crate::values::{
+    any_pair, plain_integer, plain_pair, plain_text, to_number, to_text, AsText, Runs, Value,
+};
 
 /// What an attribute means.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -131,27 +133,46 @@ impl<'a, 'd> Kept<'a, 'd> {
         buffers: &mut Buffers<'a>,
         counts: &mut Counts,
     ) {
-        let Ok((key, value)) = pair(raw, &mut buffers.runs) else {
+        let Some((key, value)) = plain_pair(raw) else {
+            return self.other(row, raw, strings, buffers, counts);
+        };
+        match self.keys.find(key) {
+            Some(column) if self.keys.kind(column) == KeyKind::Text => {
+                if let Some(text) = plain_text(value) {
+                    let found = self.recent.intern(column, text, strings);
+                    counts.invalid_utf8 += u64::from(found.invalid);
+                    return self.columns.put_text(column, row, found.id);
+                }
+            }
+            Some(column) => {
+                if let Some(number) = plain_integer(value) {
+                    return self.columns.put_number(column, row, number as f64);
+                }
+            }
+            None => {
+                if plain_text(value).is_some() || plain_integer(value).is_some() {
+                    return;
+                }
+            }
+        }
+        self.other(row, raw, strings, buffers, counts);
+    }
+
+    #[inline(never)]
+    fn other(
+        &mut self,
+        row: usize,
+        raw: &'a [u8],
+        strings: &mut Strings<'a>,
+        buffers: &mut Buffers<'a>,
+        counts: &mut Counts,
+    ) {
+        let Ok((key, value)) = any_pair(raw, &mut buffers.runs) else {
             counts.bad_attribute += 1;
             return;
         };
-        let Some(column) = self.keys.find(key) else {
-            return;
-        };
-        match (self.keys.kind(column), value) {
-            (KeyKind::Text, Value::Text(text)) => {
-                let found = self.recent.intern(column, text, strings);
-                counts.invalid_utf8 += u64::from(found.invalid);
-                self.columns.put_text(column, row, found.id);
-            }
-            (KeyKind::Number, Value::Int(number)) => {
-                self.columns.put_number(column, row, number as f64);
-            }
-            _ => {
-                let found = meaning_in(self.keys, column, value, strings, buffers);
-                keep(self.columns, row, found, counts);
-            }
-        }
+        let found = meaning(self.keys, key, value, strings, buffers);
+        keep(self.columns, row, found, counts);
     }
 
     /// The columns that occur, for `n` items.

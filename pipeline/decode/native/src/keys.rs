@@ -3,6 +3,8 @@
 //! A fixed table found by length and both ends of the key; a look-up of any key costs one or two
 //! compares.
 
+use crate::strings::is_same;
+
 /// How a key's values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
@@ -109,7 +111,7 @@ impl KeyList {
         loop {
             let slot = &self.slots[place & mask];
             let column = usize::from(slot.column?);
-            if slot.ends == ends && (ends.size <= 16 || *self.names[column] == *key) {
+            if slot.ends == ends && (ends.size <= 16 || is_same(&self.names[column], key)) {
                 return Some(column);
             }
             place += 1;

@@ -39,43 +39,63 @@ const BYTES: u32 = length(7);
 /// A KeyValue: its key and its value.
 #[inline(always)]
 pub fn pair<'a>(raw: &'a [u8], runs: &mut Runs<'a>) -> Scan<(&'a [u8], Value<'a>)> {
-    match plain_pair(raw) {
-        Some(found) => Ok(found),
-        None => any_pair(raw, runs),
+    if let Some((key, value)) = plain_pair(raw) {
+        if let Some(text) = plain_text(value) {
+            return Ok((key, Value::Text(text)));
+        }
+        if let Some(number) = plain_integer(value) {
+            return Ok((key, Value::Int(number)));
+        }
     }
+    any_pair(raw, runs)
 }
 
-/// A KeyValue as nearly all senders write it: a key, then one scalar, and nothing else.
+/// A KeyValue as nearly all senders write it: a key, then the bytes of a value, and nothing else.
+///
+/// Plain parts come one by one, as slices: a `Value` made here would go through memory.
 #[inline(always)]
-fn plain_pair(raw: &[u8]) -> Option<(&[u8], Value<'_>)> {
+pub fn plain_pair(raw: &[u8]) -> Option<(&[u8], &[u8])> {
     let [0x0a, size @ 0..=0x7f, rest @ ..] = raw else {
         return None;
     };
     let (key, rest) = rest.split_at_checked(usize::from(*size))?;
-    let value = match rest {
-        [0x12, size @ 0..=0x7f, value @ ..] if value.len() == usize::from(*size) => value,
+    match rest {
+        [0x12, size @ 0..=0x7f, value @ ..] if value.len() == usize::from(*size) => {
+            Some((key, value))
+        }
         [0x12, low @ 0x80..=0xff, high @ 0..=0x7f, value @ ..]
             if value.len() == usize::from(*low & 0x7f) | usize::from(*high) << 7 =>
         {
-            value
-        }
-        _ => return None,
-    };
-    match value {
-        [0x0a, size @ 0..=0x7f, text @ ..] if text.len() == usize::from(*size) => {
-            Some((key, Value::Text(text)))
-        }
-        [0x18, byte @ 0..=0x7f] => Some((key, Value::Int(i64::from(*byte)))),
-        [0x18, low @ 0x80..=0xff, high @ 0..=0x7f] => {
-            let number = i64::from(*low & 0x7f) | i64::from(*high) << 7;
-            Some((key, Value::Int(number)))
+            Some((key, value))
         }
         _ => None,
     }
 }
 
+/// An AnyValue that is a short text and nothing else.
+#[inline(always)]
+pub fn plain_text(value: &[u8]) -> Option<&[u8]> {
+    match value {
+        [0x0a, size @ 0..=0x7f, text @ ..] if text.len() == usize::from(*size) => Some(text),
+        _ => None,
+    }
+}
+
+/// An AnyValue that is a small integer and nothing else.
+#[inline(always)]
+pub fn plain_integer(value: &[u8]) -> Option<i64> {
+    match value {
+        [0x18, byte @ 0..=0x7f] => Some(i64::from(*byte)),
+        [0x18, low @ 0x80..=0xff, high @ 0..=0x7f] => {
+            Some(i64::from(*low & 0x7f) | i64::from(*high) << 7)
+        }
+        _ => None,
+    }
+}
+
+/// Any KeyValue.
 #[inline(never)]
-fn any_pair<'a>(raw: &'a [u8], runs: &mut Runs<'a>) -> Scan<(&'a [u8], Value<'a>)> {
+pub fn any_pair<'a>(raw: &'a [u8], runs: &mut Runs<'a>) -> Scan<(&'a [u8], Value<'a>)> {
     let mut key: &[u8] = &[];
     let mut value = Value::None;
     let mut reader = Reader::new(raw);

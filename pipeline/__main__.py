@@ -51,13 +51,13 @@ def serve(
     """Run the service until Ctrl-C or SIGTERM."""
     for name, value in GRPC_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    from pipeline import service
+    from pipeline import process, service
     from pipeline.config import load
     from pipeline.telemetry import configure_logs
 
     tree = load(config)
     configure_logs(tree.telemetry.log_level)
-    asyncio.run(service.serve(tree, record))
+    process.run(service.serve(tree, record))
 
 
 @app.command()

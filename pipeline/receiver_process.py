@@ -22,7 +22,7 @@ from pipeline.errors import ConfigError, DependencyLost
 from pipeline.ingest import Done as Answer
 from pipeline.ingest import Ingest, Received
 from pipeline.model import Receipt
-from pipeline.process import prepare
+from pipeline.process import prepare, run
 from pipeline.receiver_link import (
     COMMON_GAUGES,
     SUMMED_GAUGES,
@@ -194,7 +194,7 @@ def main(descriptor: int) -> int:
     begin = received[0]
     configure_logs(begin.log_level)
     try:
-        asyncio.run(Receiver(link, begin).serve())
+        run(Receiver(link, begin).serve())
     except ConfigError as error:
         link.send(Failed(str(error)))
         return ConfigError.exit_code

@@ -32,7 +32,7 @@ from pipeline.journal import JournalWriter, Operation, Start
 from pipeline.loop import Loop, UnusableState
 from pipeline.loop_thread import Asked, Item, LoopThread
 from pipeline.model import Override, Snapshot, State
-from pipeline.process import prepare
+from pipeline.process import new_event_loop, prepare
 from pipeline.publish.own_spans import OwnSpans
 from pipeline.publish.records import Board
 from pipeline.publish.watch import DecisionsServer
@@ -309,7 +309,7 @@ class Embedded:
     def __init__(self, service: Service) -> None:
         """Wrap `service`; nothing runs before `start`."""
         self.service = service
-        self._event_loop = asyncio.new_event_loop()
+        self._event_loop = new_event_loop()
         self._thread = threading.Thread(
             target=self._event_loop.run_forever, name="tailrace-service", daemon=True
         )

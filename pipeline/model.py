@@ -539,8 +539,8 @@ class State(IntEnum):
 class Directory:
     """Who the endpoints are: a column per fact, indexed by slot. Rebuilt only when `version` moves.
 
-    Every endpoint array of every stage has the length of `id`, a power of two that grows. A slot is
-    in use where `known`; a slot is reused only after `retired` announced it, an id never within one
+    Every endpoint array of every stage has the length of `id`, which grows in steps. A slot is in
+    use where `known`; a slot is reused only after `retired` announced it, an id never within one
     process. `pool` indexes `pools`; -1 = no pool.
     """
 
@@ -592,7 +592,7 @@ class RequestWindow:
     """Requests per endpoint in the newest window, one column a slot, one observer an endpoint.
 
     Each count comes from the best observer there is for it; `*_observer` int8[n] says which
-    (-1 = none). Quantiles are over the window, NaN without samples.
+    (-1 = none). Medians are over the window, NaN without samples.
     """
 
     seconds: float
@@ -605,10 +605,8 @@ class RequestWindow:
     prompt_tokens: Floats
     output_tokens: Floats
     ttft_p50_s: Floats
-    ttft_p99_s: Floats
     ttft_n: Floats
     duration_p50_s: Floats
-    duration_p99_s: Floats
     duration_n: Floats
     calls_observer: npt.NDArray[np.int8]
     failures_observer: npt.NDArray[np.int8]

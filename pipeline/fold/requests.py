@@ -61,6 +61,7 @@ _NEVER: Final = np.iinfo(np.int64).min // 2
 _CALLS, _FAILURES, _OVERLOADS, _REFUSED, _PROMPT, _OUTPUT = range(6)
 _COLUMN_OF_OUTCOME: Final = np.array([-1, _FAILURES, _OVERLOADS, -1], np.int32)
 _LATENCIES: Final = ("duration", "ttft")
+_UNTIMED: Final = np.zeros(0, np.int64), np.zeros(0)
 _DURATION, _TTFT = range(2)
 _TOKENS, _TOKEN_N = range(2)
 
@@ -321,8 +322,9 @@ class RequestFold:
             return picked(counts[:, column], row) / ONE
 
         by_failure, by_tokens = self._count_rows.chosen(failure), self._count_rows.chosen(tokens)
-        ttft_n, ttft_s = self._timed(seconds if latency else 0, ttft, _TTFT)
-        duration_n, duration_s = self._timed(seconds if latency else 0, rate, _DURATION)
+        timed = self._medians(seconds) if latency else _UNTIMED
+        ttft_n, ttft_s = self._timed(timed, ttft, _TTFT)
+        duration_n, duration_s = self._timed(timed, rate, _DURATION)
         return RequestWindow(
             seconds=float(seconds),
             calls=column(_CALLS, self._count_rows.chosen(rate)),
@@ -332,27 +334,34 @@ class RequestFold:
             refused=column(_REFUSED, by_failure),
             prompt_tokens=column(_PROMPT, by_tokens),
             output_tokens=column(_OUTPUT, by_tokens),
-            ttft_p50_s=ttft_s[0],
-            ttft_p99_s=ttft_s[1],
+            ttft_p50_s=ttft_s,
             ttft_n=ttft_n,
-            duration_p50_s=duration_s[0],
-            duration_p99_s=duration_s[1],
+            duration_p50_s=duration_s,
             duration_n=duration_n,
             calls_observer=rate,
             failures_observer=failure,
             ttft_observer=ttft,
         )
 
-    def _timed(self, seconds: int, observer: Int8s, kind: int) -> tuple[Floats, Floats]:
-        """How many were timed, float64[n], and their p50 and p99, float64[2, n]; 0 s = nothing."""
-        number, quantiles_s = np.zeros(len(observer)), np.full((2, len(observer)), np.nan)
+    def _medians(self, seconds: int) -> tuple[Int64s, Floats]:
+        """Of every row: how many were timed, int64[rows], and their median, float64[rows]."""
+        totals, (median_s,) = self._latencies.totals_and_quantiles(
+            self._latency.window(seconds), (0.5,)
+        )
+        return totals, median_s
+
+    def _timed(
+        self, timed: tuple[Int64s, Floats], observer: Int8s, kind: int
+    ) -> tuple[Floats, Floats]:
+        """Of every slot, as its observer saw it: how many were timed, and their median."""
+        number, median_s = np.zeros(len(observer)), np.full(len(observer), np.nan)
+        totals, medians_s = timed
         row = self._latency_rows.chosen(observer, kind)
         there = (row >= 0).nonzero()[0]
-        if seconds and len(there):
-            counts = self._latency.window(seconds).take(row.take(there), axis=0)
-            totals, found_s = self._latencies.totals_and_quantiles(counts, (0.5, 0.99))
-            number[there], quantiles_s[:, there] = totals, found_s
-        return number, quantiles_s
+        if len(totals) and len(there):
+            row = row.take(there)
+            number[there], median_s[there] = totals.take(row), medians_s.take(row)
+        return number, median_s
 
     def heard_age_s(self, now: Instant) -> Floats:
         """float64[n slots]: seconds since a request was last served; inf = never."""

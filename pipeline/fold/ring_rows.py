@@ -4,13 +4,16 @@ A cell is a slot and whatever tells the slot's rows apart (observer, kind); most
 never hold anything, so that rows, not cells, cost memory.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.fold.buckets import BucketRing
 from pipeline.model import Int32s, Int64s, Observer
+
+
+CHOICES_KEPT: Final = 8
 
 
 class RingRows:
@@ -23,6 +26,8 @@ class RingRows:
         self._row: Int64s = np.zeros(0, np.int64)
         self._used = 0
         self._free: list[int] = []
+        self._chosen: list[tuple[npt.NDArray[np.int8], int, Int64s]] = []
+        """The last choices and their rows: a tick asks for the same few several times."""
 
     @property
     def nbytes(self) -> int:
@@ -33,6 +38,7 @@ class RingRows:
         """Make room for `n_slots`; it never shrinks."""
         missing = max(0, n_slots * self._per_slot - len(self._row))
         self._row = np.concatenate((self._row, np.full(missing, -1, np.int64)))
+        self._chosen = []
 
     def rows(self, cell: Int64s) -> Int64s:
         """int64[k] rows of cells, k > 0, given where new."""
@@ -51,6 +57,7 @@ class RingRows:
                 ring.grow(max(8, used, ring.rows + ring.rows // 4))
         self._row[new] = [*spare, *range(self._used, used)]
         self._used = used
+        self._chosen = []
 
     def forget(self, slots: Int32s) -> None:
         """Empty the rows of slots, for other cells."""
@@ -62,6 +69,7 @@ class RingRows:
             ring.clear(rows)
         self._free.extend(rows.tolist())
         self._row[cells] = -1
+        self._chosen = []
 
     def of(
         self, sums: npt.NDArray[np.integer], observer: npt.NDArray[np.int8], kind: int = 0
@@ -70,7 +78,18 @@ class RingRows:
         return picked(sums, self.chosen(observer, kind))
 
     def chosen(self, observer: npt.NDArray[np.int8], kind: int = 0) -> Int64s:
-        """int64[n slots]: the row of the chosen observer; -1 where there is none."""
+        """int64[n slots]: the row of the chosen observer; -1 where there is none.
+
+        Neither what goes in nor what comes out is to be changed.
+        """
+        for asked, of_kind, row in self._chosen:
+            if asked is observer and of_kind == kind:
+                return row
+        row = self._choose(observer, kind)
+        self._chosen = [(observer, kind, row), *self._chosen[: CHOICES_KEPT - 1]]
+        return row
+
+    def _choose(self, observer: npt.NDArray[np.int8], kind: int) -> Int64s:
         if not self._used:
             return np.full(len(observer), -1, np.int64)
         kinds = self._per_slot // len(Observer)

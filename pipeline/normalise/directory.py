@@ -9,6 +9,8 @@ from pipeline.model import Directory
 from pipeline.normalise.endpoint import Endpoint
 
 MIN_SLOTS: Final = 8
+SPARE: Final = 16
+"""Room grows in steps of a sixteenth of a power of two: every slot costs each tick, used or not."""
 
 _NOBODY: Final = Endpoint(id="")
 
@@ -19,9 +21,8 @@ def build_directory(
     pools: tuple[str, ...],
     version: int,
 ) -> Directory:
-    """Columns over slots, padded with unused ones to a power of two, at least 8."""
-    size = max(MIN_SLOTS, 1 << max(len(endpoints) - 1, 0).bit_length())
-    padding = size - len(endpoints)
+    """Columns over slots, padded with unused ones to a length that grows in steps."""
+    padding = room(len(endpoints)) - len(endpoints)
     rows = [endpoint or _NOBODY for endpoint in endpoints] + [_NOBODY] * padding
     addresses = [row.address() for row in rows]
     return Directory(
@@ -39,3 +40,13 @@ def build_directory(
         member=np.array([*members, *[False] * padding], np.bool_),
         draining=np.array([row.is_draining for row in rows], np.bool_),
     )
+
+
+def room(slots: int) -> int:
+    """A length with room for `slots`, of which at most an eighth is spare beyond the first eight.
+
+    >>> [room(slots) for slots in (0, 8, 9, 100, 1_200, 10_000)]
+    [8, 8, 16, 104, 1280, 10240]
+    """
+    step = max(MIN_SLOTS, (1 << max(slots - 1, 0).bit_length()) // SPARE)
+    return max(1, -(-slots // step)) * step

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from pipeline.fold.buckets import BucketRing
 from pipeline.model import Int32s, Int64s, Observer
 
-
 CHOICES_KEPT: Final = 8
 
 

@@ -1,13 +1,16 @@
 """The generated tables of the README; `python -m tests.readme` rewrites them."""
 
+import json
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pipeline.config import settings
 from pipeline.telemetry import Telemetry
 
 README: Final = Path(__file__).parents[1] / "README.md"
+INGEST: Final = Path(__file__).parent / "bench" / "ingest.json"
+"""What `tailrace bench ingest --peers --json` printed last; renew it with every figure."""
 
 
 def settings_table() -> str:
@@ -36,7 +39,61 @@ def metrics_table() -> str:
     return "\n".join(rows)
 
 
-TABLES: Final = {"settings": settings_table, "metrics": metrics_table}
+def ingest_table() -> str:
+    """Items per second and core beside the peers, from the recorded run."""
+    run = json.loads(INGEST.read_text(encoding="utf-8"))
+    machine, method = run["machine"], run["method"]
+    cells: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in run["rows"]:
+        keys = ("signal", "level", "batch", "compression", "transport")
+        engine = f"{row['engine']} {row['variant']}".strip()
+        cells.setdefault(tuple(row[key] for key in keys), {})[engine] = row
+    rounds: dict[int, int] = {}
+    for row in run["rows"]:
+        rounds[row["batch"]] = max(rounds.get(row["batch"], 0), row["rounds"])
+    of_each = ", ".join(f"{most} at {batch:,}" for batch, most in sorted(rounds.items()))
+    lines = [
+        f"{machine['date']}, {machine['cpu']}, {machine['cores']} cores, kernel "
+        f"{machine['kernel']}, Python {machine['python']}, decoder {machine['decoder']}; medians "
+        f"of interleaved rounds ({of_each} items a request) of {method['seconds']:g} s or more; "
+        "thousands of items per CPU second, and in brackets Tailrace's multiple of the peer.",
+        "",
+        "| level, items, a request | Tailrace | Rotel | Rotel, no batching | Collector "
+        "| MB | ack p99 ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (signal, level, batch, compression, transport), engines in cells.items():
+        own = engines["tailrace"]
+        what = f"{level} {signal}, {batch:,}, {compression}"
+        if transport != "grpc":
+            what += f", {transport}"
+        peers = ("rotel default batching", "rotel no batching", "otelcol")
+        others = [
+            next((row for name, row in engines.items() if name.startswith(peer)), None)
+            for peer in peers
+        ]
+        figures = " | ".join(_beside(own, other) for other in others)
+        served = transport == "grpc" and own["rss_mb"] is not None
+        memory_mb = f"{own['rss_mb']:.0f}" if served else "-"
+        wait_ms = "-" if own["ack_p99_ms"] is None else f"{own['ack_p99_ms']:.0f}"
+        lines.append(f"| {what} | {_thousands(own)} | {figures} | {memory_mb} | {wait_ms} |")
+    return "\n".join(lines)
+
+
+def _thousands(row: dict[str, Any]) -> str:
+    figure = row["items_per_core_s"]
+    return f"{figure / 1000:,.0f}" if figure else "no figure"
+
+
+def _beside(own: dict[str, Any], peer: dict[str, Any] | None) -> str:
+    if peer is None:
+        return "-"
+    if not (own["items_per_core_s"] and peer["items_per_core_s"]):
+        return _thousands(peer)
+    return f"{_thousands(peer)} ({own['items_per_core_s'] / peer['items_per_core_s']:.1f}x)"
+
+
+TABLES: Final = {"settings": settings_table, "metrics": metrics_table, "ingest": ingest_table}
 
 
 def rewritten(text: str) -> str:

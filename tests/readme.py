@@ -48,10 +48,13 @@ def ingest_table() -> str:
         keys = ("signal", "level", "batch", "compression", "transport")
         engine = f"{row['engine']} {row['variant']}".strip()
         cells.setdefault(tuple(row[key] for key in keys), {})[engine] = row
-    rounds: dict[int, int] = {}
+    rounds: dict[int, set[int]] = {}
     for row in run["rows"]:
-        rounds[row["batch"]] = max(rounds.get(row["batch"], 0), row["rounds"])
-    of_each = ", ".join(f"{most} at {batch:,}" for batch, most in sorted(rounds.items()))
+        rounds.setdefault(row["batch"], set()).add(row["rounds"])
+    of_each = ", ".join(
+        f"{'-'.join(map(str, sorted({min(found), max(found)})))} at {batch:,}"
+        for batch, found in sorted(rounds.items())
+    )
     lines = [
         f"{machine['date']}, {machine['cpu']}, {machine['cores']} cores, kernel "
         f"{machine['kernel']}, Python {machine['python']}, decoder {machine['decoder']}; medians "

@@ -14,7 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 from pipeline.address import canonical_host, split_listen
 from pipeline.errors import ConfigError
 
-BACKLOG: Final = 1024
+BACKLOG: Final = 4096
+ACCEPTED_TOGETHER: Final = 256
+"""Connections taken in a row, before what else the event loop has to do."""
 _NO_FILES_PAUSE_S: Final = 0.5
 """After an accept that failed for want of files or memory."""
 
@@ -124,21 +126,30 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, address = await loop.sock_accept(listening)
+                self._take(*await loop.sock_accept(listening))
+                # More may wait: the kernel's queue is short, and what it drops comes back late.
+                for _ in range(ACCEPTED_TOGETHER):
+                    connection, address = listening.accept()
+                    connection.setblocking(False)
+                    self._take(connection, address)
+            except BlockingIOError:
+                continue  # nobody else waits
             except ConnectionError:
                 continue  # the peer was faster
             except OSError:
                 await asyncio.sleep(_NO_FILES_PAUSE_S)
-                continue
-            peer = canonical_host(str(address[0]))
-            slot = self._slots.take(peer)
-            if slot is None:
-                connection.close()
-                self._refused()
-                continue
-            task = loop.create_task(self._connect(connection, peer, slot))
-            self._handshakes.add(task)
-            task.add_done_callback(partial(self._shaken, connection, slot))
+
+    def _take(self, connection: socket.socket, address: tuple[str, int]) -> None:
+        """Serve a connection if there is room for it, else close it."""
+        peer = canonical_host(str(address[0]))
+        slot = self._slots.take(peer)
+        if slot is None:
+            connection.close()
+            self._refused()
+            return
+        task = asyncio.get_running_loop().create_task(self._connect(connection, peer, slot))
+        self._handshakes.add(task)
+        task.add_done_callback(partial(self._shaken, connection, slot))
 
     async def _connect(self, connection: socket.socket, peer: str, slot: Slot) -> None:
         loop = asyncio.get_running_loop()

@@ -13,6 +13,7 @@ from pipeline.fold.buckets import BucketRing
 from pipeline.model import Int32s, Int64s, Observer
 
 CHOICES_KEPT: Final = 8
+"""A tick asks for fewer different ones of each table."""
 
 
 class RingRows:

@@ -43,7 +43,7 @@ def build_directory(
 
 
 def room(slots: int) -> int:
-    """A length with room for `slots`, of which at most an eighth is spare beyond the first eight.
+    """A length with room for `slots`; what is spare are fewer than eight slots, or an eighth of it.
 
     >>> [room(slots) for slots in (0, 8, 9, 100, 1_200, 10_000)]
     [8, 8, 16, 104, 1280, 10240]

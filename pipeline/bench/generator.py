@@ -32,7 +32,7 @@ READY_S: Final = 20.0
 CLOSED_TIMEOUT_S: Final = 60.0
 """No request of a closed loop may be counted as failed because the engine is slow."""
 FRESH_S: Final = 45.0
-"""Compressed batches carry the time at which they were compressed; older ones are made anew."""
+"""Bodies made beforehand carry the time at which they were made; older ones are made anew."""
 POINTS_ONCE: Final = 8_000_000
 """Compressed points are sent once: a time that comes twice would be dropped as a duplicate. So
 many are made at most, a fifth of a gigabyte; a measurement ends early when they run out."""
@@ -61,7 +61,7 @@ class Ended(NamedTuple):
 
 
 class Bodies:
-    """What is sent next: a batch as of now, or the next compressed one."""
+    """What is sent next: a batch as of now, or the next of those made beforehand."""
 
     def __init__(self, signal: batches.Signal, templates: list[Template]) -> None:
         """`templates` are sent in turn."""
@@ -71,18 +71,32 @@ class Bodies:
         self._items = templates[0].items
         self._packed: list[tuple[bytes, int]] = []
         self._packed_at_s = 0.0
+        self._compression: Compression | None = None
         self._next = 0
         self._lock = threading.Lock()
         self.item_bytes = sum(t.size for t in templates) / sum(t.items for t in templates)
 
-    def prepare(self, compression: Compression, seconds: float, *, refresh: bool = True) -> None:
-        """Compress, if a job needs that and what there is has been sent or is stale."""
-        self._is_gzip = compression == "gzip"
-        if not self._is_gzip:
+    def prepare(
+        self,
+        compression: Compression,
+        seconds: float,
+        *,
+        refresh: bool = True,
+        beforehand: bool = False,
+    ) -> None:
+        """Compress, if a job needs that and what there is has been sent or is stale.
+
+        With `beforehand` bodies that are not compressed are made now, too: an open loop has no
+        time for it.
+        """
+        self._is_made = compression == "gzip" or beforehand
+        if not self._is_made:
             return
         is_stale = refresh and time.monotonic() - self._packed_at_s > FRESH_S
-        if not is_stale and self._packed and not self.sends_once:
+        is_other = compression != self._compression
+        if not is_stale and not is_other and self._packed and not self.sends_once:
             return
+        pack = _packed if compression == "gzip" else _plain
         count = self._count
         if self.sends_once:
             items = min(POINTS_ONCE, round(POINTS_PER_S * seconds))
@@ -98,8 +112,9 @@ class Bodies:
         with ThreadPoolExecutor(COMPRESSORS, initializer=_use_all_cores) as pool:
             self._packed = []
             for chunk in _chunks(bodies(), 64):
-                self._packed += pool.map(_packed, chunk)
+                self._packed += pool.map(pack, chunk)
         self._packed_at_s, self._next = time.monotonic(), 0
+        self._compression = compression
 
     @property
     def sends_once(self) -> bool:
@@ -109,7 +124,7 @@ class Bodies:
     def take(self) -> tuple[bytes, int] | None:
         """(body, items); None when nothing is left. From any thread."""
         with self._lock:
-            if not self._is_gzip:
+            if not self._is_made:
                 template = next(self._templates)
                 return template.stamped(time.time_ns()), template.items
             if self._next == len(self._packed):
@@ -129,6 +144,10 @@ def _chunks(
 def _use_all_cores() -> None:
     """Nothing is measured while bodies are compressed."""
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def _plain(body: tuple[bytes, int]) -> tuple[bytes, int]:
+    return body
 
 
 def _packed(body: tuple[bytes, int]) -> tuple[bytes, int]:
@@ -228,7 +247,7 @@ class Reader:
 
 def run_open(job: Open, bodies: Bodies) -> Outcome:
     """Requests go out when they are due, whatever became of earlier ones."""
-    bodies.prepare(job.compression, job.seconds, refresh=job.refresh)
+    bodies.prepare(job.compression, job.seconds, refresh=job.refresh, beforehand=True)
     ended: list[Ended] = []
     begun_ns = time.perf_counter_ns()
     readers = [Reader(connection, ended) for connection in _connect(job, bodies.signal)]

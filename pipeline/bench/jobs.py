@@ -51,7 +51,7 @@ class Open(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     connections: int = 8
     requests_per_s: float
     seconds: float
-    most_open: int = 2000
+    most_open: int
     """Requests that may wait for their answer; what would be sent beyond is not."""
     timeout_s: float = 5.0
     refresh: bool = True

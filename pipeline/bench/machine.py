@@ -74,6 +74,14 @@ def tree_cpu_s(pid: int) -> float:
     return sum(stats[each].cpu_ticks for each in tree(pid, stats)) / TICKS_PER_S
 
 
+def free_memory_bytes() -> int:
+    """What may be taken without anyone being swapped out (MemAvailable)."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/meminfo has no MemAvailable")
+
+
 def tree_memory_mb(pid: int) -> float:
     """Resident memory in MB; of several processes the sum of proportional shares."""
     pids = tree(pid, _stats())

@@ -17,7 +17,7 @@ from pipeline.bench.driver import Generator, Memory
 from pipeline.bench.engines import decoder_of, tailrace_settings
 from pipeline.bench.figures import per_core, quantile
 from pipeline.bench.jobs import Build, Closed, Compression, Open, Outcome
-from pipeline.bench.machine import cores, describe, pinned
+from pipeline.bench.machine import cores, describe, free_memory_bytes, pinned
 from pipeline.bench.serving import Page, Served, scrape, service
 
 SLOWER: Final = 2.0
@@ -26,6 +26,9 @@ RECOVERY_WINDOW_S: Final = 0.5
 """Over which that percentile is taken."""
 STEADY_WINDOWS: Final = 4
 SETTLE_S: Final = 0.5
+ITEM_BYTES: Final = 640
+"""A span on the wire, and what its sender keeps of it while the request is open."""
+DEADLINE_SLACK: Final = 1.2
 CONNECTIONS: Final = 8
 IN_FLIGHT: Final = 32
 FLOW: Final = ("acknowledged", "folded", "rejected", "left_out")
@@ -47,7 +50,8 @@ class Plan:
     """How long the maximum is measured."""
     calm_s: float = 10.0
     """How long half the maximum is offered, before and after."""
-    most_open: int = 2000
+    timeout_s: float = 5.0
+    """A sender's deadline, the Collector's default."""
 
 
 def run(plan: Plan, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -96,7 +100,8 @@ def _measure(
     calm = _open(plan, served, maximum_per_s / 2, plan.calm_s, trace=True)
     before = generator.do(calm)
     tell(f"now {plan.offered_x:g} times the maximum for {plan.seconds:.0f} s")
-    over = generator.do(_open(plan, served, maximum_per_s * plan.offered_x, plan.seconds))
+    offered = _open(plan, served, maximum_per_s * plan.offered_x, plan.seconds)
+    over = generator.do(offered)
     tell("now half again")
     # Compressing afresh would be a pause in which the service recovers unseen.
     after = generator.do(msgspec.structs.replace(calm, refresh=False))
@@ -117,23 +122,37 @@ def _measure(
         "batch": plan.batch,
         "compression": plan.compression,
         "connections": CONNECTIONS,
-        "most_open": plan.most_open,
+        "most_open": offered.most_open,
     }
 
 
 def _open(
     plan: Plan, served: Served, items_per_s: float, seconds: float, *, trace: bool = False
 ) -> Open:
+    requests_per_s = max(1.0, items_per_s / plan.batch)
     return Open(
         target=served.otlp,
         pid=served.pid,
         compression=plan.compression,
         connections=CONNECTIONS,
-        requests_per_s=max(1.0, items_per_s / plan.batch),
+        requests_per_s=requests_per_s,
         seconds=seconds,
-        most_open=plan.most_open,
+        most_open=most_open(requests_per_s, plan, free_memory_bytes()),
+        timeout_s=plan.timeout_s,
         trace=trace,
     )
+
+
+def most_open(requests_per_s: float, plan: Plan, free_bytes: int) -> int:
+    """Requests that are open when none is answered before its deadline; half of memory at most.
+
+    A bound below that would take off the load whenever the service is slow to answer.
+
+    >>> most_open(100.0, Plan(), 64 << 30), most_open(4000.0, Plan(), 1 << 30)
+    (600, 838)
+    """
+    room = free_bytes // 2 // (plan.batch * ITEM_BYTES)
+    return max(1, min(int(requests_per_s * plan.timeout_s * DEADLINE_SLACK), room))
 
 
 def _offered(plan: Plan, over: Outcome, maximum_per_s: float) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The load generator, a process of its own on a core of its own: jobs in, outcomes out.
 
-It keeps its batches between jobs, stamps each with the time at which it is sent, and spends as
-little as it can: what it costs is reported with every outcome.
+It keeps its batches between jobs, stamps each with the time at which it is sent, or made where that
+is done beforehand, and spends as little as it can: what it costs is reported with every outcome.
 """
 
 import itertools

@@ -53,7 +53,7 @@ class Open(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     seconds: float
     most_open: int
     """Requests that may wait for their answer; what would be sent beyond is not."""
-    timeout_s: float = 5.0
+    timeout_s: float
     refresh: bool = True
     """Compress anew what is stale, before the time begins."""
     trace: bool = False

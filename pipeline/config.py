@@ -21,6 +21,8 @@ import yaml
 from pipeline.address import is_loopback, parse_address, split_listen
 from pipeline.decide.config import DecideConfig
 from pipeline.errors import ConfigError
+from pipeline.fingerprint.config import FingerprintConfig, check_fingerprint
+from pipeline.fold.breakdown import BreakdownConfig
 from pipeline.fold.endpoints import FoldConfig
 from pipeline.fold.requests import RequestConfig
 from pipeline.ingest import Acknowledge
@@ -122,8 +124,10 @@ class TailraceConfig(Config, frozen=True, kw_only=True):
     identity: IdentityConfig = IdentityConfig()
     pools: tuple[PoolConfig, ...] = ()
     """Known pools; the one named "*" holds the defaults of unlisted pools."""
+    fingerprint: FingerprintConfig = FingerprintConfig()
     fold: FoldConfig = FoldConfig()
     requests: RequestConfig = RequestConfig()
+    breakdown: BreakdownConfig = BreakdownConfig()
     decide: DecideConfig = DecideConfig()
     publish: PublishConfig = PublishConfig()
     loop: LoopConfig = LoopConfig()
@@ -222,6 +226,7 @@ def _validate(config: TailraceConfig) -> None:
             'name one "*" with membership telemetry to take in all that report'
         )
     check_config(config.receive)
+    check_fingerprint(config.fingerprint)
     _validate_metrics(config.telemetry)
 
 

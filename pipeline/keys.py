@@ -43,11 +43,14 @@ SPAN_KEYS: Final = _keys(
     KeyKind.TEXT,
     """
     tailrace.endpoint tailrace.pool tailrace.self tailrace.agent_id tailrace.tenant
-    tailrace.prefix_key tailrace.request_class tailrace.observer
+    tailrace.prefix_key tailrace.request_class tailrace.observer tailrace.cache_salt
+    tailrace.adapter
     server.address net.peer.name net.host.name http.host network.peer.address net.sock.peer.addr
     net.peer.ip client.address http.client_ip upstream_host upstream_cluster peer.address
-    http.request.method http.method http.route url.path http.target url.full http.url
-    http.request.method_original user_agent.original http.user_agent rpc.service rpc.method
+    http.request.method http.method http.route url.template url.path http.target url.full http.url
+    http.request.method_original user_agent.original user_agent.synthetic.type http.user_agent
+    rpc.service rpc.method guid:x-request-id openai.request.service_tier
+    gen_ai.openai.request.service_tier
     rpc.system network.protocol.version
     error.type exception.type gen_ai.operation.name gen_ai.provider.name gen_ai.system
     gen_ai.request.model gen_ai.response.model gen_ai.response.id gen_ai.request.id
@@ -92,6 +95,8 @@ LOG_KEYS: Final = _keys(
     KeyKind.TEXT,
     """
     tailrace.endpoint tailrace.pool tailrace.tenant tailrace.agent_id log_name event.name
+    tailrace.request_class tailrace.prefix_key tailrace.cache_salt tailrace.adapter
+    gen_ai.conversation.id http.route tenant.id
     upstream_host upstream_cluster upstream_address route_name response_flags response_code_details
     method http.request.method path url.path authority user_agent downstream_remote_address
     client.address x_request_id request_id error.type gen_ai.request.model
@@ -105,3 +110,12 @@ LOG_KEYS: Final = _keys(
     """,
 )
 """Kept of log records: Envoy's access-log operators under the names of our own configuration."""
+
+CLASS_KEYS: Final = (
+    "tailrace.request_class",
+    "openai.request.service_tier",
+    "gen_ai.openai.request.service_tier",
+)
+"""Where a request's class is looked for unless the configuration names other keys."""
+TENANT_KEYS: Final = ("tailrace.tenant", "tenant.id")
+"""Likewise its tenant."""

@@ -7,7 +7,7 @@ slices a tick may come first, so a large batch never makes one late.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -16,6 +16,9 @@ from pipeline.clock import NS_PER_MS, NS_PER_S, Instant
 from pipeline.config import TailraceConfig
 from pipeline.decide.decider import Decider
 from pipeline.errors import Rejected, TailraceError
+from pipeline.fingerprint.assign import Fingerprints
+from pipeline.fingerprint.load import ADVICE, Band, LoadFingerprints
+from pipeline.fold.breakdown import Breakdown
 from pipeline.fold.endpoints import EndpointFold
 from pipeline.fold.requests import RequestFold
 from pipeline.journal import Members, Note, Operation, OverrideFile
@@ -23,6 +26,7 @@ from pipeline.model import (
     Canonical,
     Columns,
     Event,
+    Int32s,
     LogColumns,
     Observation,
     Override,
@@ -40,6 +44,7 @@ from pipeline.normalise.attributes import normalise_logs, normalise_spans
 from pipeline.normalise.endpoint import IdentityState
 from pipeline.normalise.identity import Identity
 from pipeline.normalise.metrics import PointNormaliser
+from pipeline.normalise.traits import TraitKeys
 from pipeline.signals import SIGNAL_INDEX
 
 SLICE_ROWS: Final = 2_000
@@ -50,6 +55,8 @@ SIGNAL_WINDOW_S: Final = 10
 """The window whose figures appear as `window_*` signals."""
 RETIRE_EVERY_NS: Final = NS_PER_S
 """Endpoints are forgotten after minutes of silence; looking for them each tick would cost more."""
+LOAD_EVERY_NS: Final = NS_PER_S
+"""Agents report about once a second; a correlation says nothing new in between."""
 MAX_NOTES: Final = 64
 """Notes kept for the next snapshot; more in one tick are counted only."""
 
@@ -78,6 +85,16 @@ ROW_REASONS: Final = (
 
 Drop = Callable[[str, str, int], None]
 """Called with (stage, reason, how many)."""
+
+
+class BySlot(Protocol):
+    """A stage with state by endpoint slot."""
+
+    def resize(self, n_slots: int) -> None:
+        """Make room; never shrinks."""
+
+    def forget(self, slots: Int32s) -> None:
+        """The endpoints of `slots` are gone."""
 
 
 class UnusableState(TailraceError):
@@ -119,12 +136,22 @@ class Work:
 class Loop:
     """All state and every stage of the decision path."""
 
-    def __init__(self, config: TailraceConfig, dropped: Drop = lambda *_: None) -> None:
-        """Build the stages from `config`; `dropped` hears of everything that is left out."""
+    def __init__(
+        self, config: TailraceConfig, dropped: Drop = lambda *_: None, secret: bytes = b""
+    ) -> None:
+        """Build the stages from `config`; `dropped` hears of everything that is left out.
+
+        `secret` is that of prefix keys, without which there are none.
+        """
         self.identity = Identity(config.identity, config.pools)
         self._points = PointNormaliser()
+        keys = config.fingerprint
+        self._trait_keys = TraitKeys(keys.class_attributes, keys.tenant_attributes)
+        self.fingerprints = Fingerprints(config.fingerprint, secret)
+        self.load = LoadFingerprints()
         self.endpoint_fold = EndpointFold(config.fold)
         self.request_fold = RequestFold(config.requests)
+        self.breakdown = Breakdown(config.breakdown, self.request_fold)
         self.decider = Decider(config.decide, config.pools)
         shortest_s = config.decide.latency.window_s
         self._timed_windows = {s for s in WINDOWS_S if s >= shortest_s} | {SIGNAL_WINDOW_S}
@@ -133,6 +160,7 @@ class Loop:
         self._dropped = dropped
         self._notes: list[str] = []
         self._retire_from_ns = 0
+        self._load_from_ns = 0
         self._slots = 0
 
     def begin(self, columns: Columns, sender: Sender, now: Instant) -> Work:
@@ -146,14 +174,14 @@ class Loop:
         self._count("normalise", reasons)
         self._note(*canonical.notes, *notes)
         self._fit()
-        return Work(canonical, now)
+        return Work(self._fingerprinted(canonical, now), now)
 
     def fold_slice(self, work: Work) -> None:
         """Fold the next slice of `work`, which must not be done."""
         part = work.parts[work.done]
         work.done += 1
         if isinstance(part, RequestRows):
-            left_out = self.request_fold.fold(part, work.now)
+            left_out = self.breakdown.fold(part, self.identity.directory().pool, work.now)
             self.early_tick_wanted |= bool(part.refused.any())
         else:
             left_out = self.endpoint_fold.fold(part, work.now)
@@ -172,7 +200,9 @@ class Loop:
         self._forget_retired(now)
         self._fit()
         self.epoch = max(self.epoch + 1, now.wall_ns // NS_PER_MS)
-        snapshot = self.decider.decide(self.observe(now), now, self.epoch)
+        observation = self.observe(now)
+        self._observe_load(observation, now)
+        snapshot = self.decider.decide(observation, now, self.epoch)
         if not self._notes:
             return snapshot
         events = tuple(Event(now.wall_ns, "note", "", "", text) for text in self._notes)
@@ -233,6 +263,8 @@ class Loop:
             "loop": {"epoch": self.epoch},
             "identity": msgspec.to_builtins(self.identity.export_state()),
             "fold": self.endpoint_fold.export_state(),
+            "fingerprint": self.fingerprints.export_state(),
+            "load": self.load.export_state(),
             "decide": self.decider.export_state(),
             "overrides": {"overrides": self.decider.overrides.export()},
         }
@@ -247,6 +279,8 @@ class Loop:
             "loop": self._restore_epoch,
             "identity": self._restore_identity,
             "fold": self.endpoint_fold.restore,
+            "fingerprint": self.fingerprints.restore,
+            "load": self.load.restore,
             "overrides": lambda part: self.decider.overrides.restore(part["overrides"]),
             "decide": lambda part: self.decider.restore(part, self.identity.directory()),
         }
@@ -270,12 +304,20 @@ class Loop:
 
     def _normalise(self, columns: Columns, sender: Sender, now: Instant) -> Canonical:
         if isinstance(columns, SpanColumns):
-            return normalise_spans(columns, self.identity, sender, now)
+            return normalise_spans(columns, self.identity, sender, now, self._trait_keys)
         if isinstance(columns, PointColumns):
             return self._points.normalise_points(columns, self.identity, sender, now)
         if isinstance(columns, LogColumns):
-            return normalise_logs(columns, self.identity, sender, now)
+            return normalise_logs(columns, self.identity, sender, now, self._trait_keys)
         return Canonical()
+
+    def _fingerprinted(self, canonical: Canonical, now: Instant) -> Canonical:
+        if canonical.requests is None or canonical.traits is None:
+            return canonical
+        directory = self.identity.directory()
+        requests = self.fingerprints.assign(canonical.requests, canonical.traits, directory, now)
+        self._count("fingerprint", self.fingerprints.take_counts())
+        return replace(canonical, requests=requests)
 
     def _refuse_all(self, columns: Columns, sender: Sender, now: Instant) -> Work:
         """Nothing of a sender without any right is looked at."""
@@ -292,17 +334,32 @@ class Loop:
         slots = self.identity.directory().n
         if slots != self._slots:
             self._slots = slots
-            for stage in (self.endpoint_fold, self.request_fold, self.decider):
+            for stage in self._by_slot:
                 stage.resize(slots)
 
     def _forget_retired(self, now: Instant) -> None:
         if now.mono_ns < self._retire_from_ns:
             return
         self._retire_from_ns = now.mono_ns + RETIRE_EVERY_NS
+        self.fingerprints.retire(now)
         slots = self.identity.retired(now)
         if len(slots):
-            for stage in (self.endpoint_fold, self.request_fold, self.decider):
+            for stage in self._by_slot:
                 stage.forget(slots)
+
+    @property
+    def _by_slot(self) -> tuple[BySlot, ...]:
+        stages = (self.endpoint_fold, self.request_fold, self.breakdown)
+        return (*stages, self.decider, self.load)
+
+    def _observe_load(self, seen: Observation, now: Instant) -> None:
+        if now.mono_ns < self._load_from_ns:
+            return
+        self._load_from_ns = now.mono_ns + LOAD_EVERY_NS
+        for slot in self.load.observe(seen.signals, seen.directory, now).tolist():
+            if self.load.band[slot] == Band.TIGHT:
+                text = f"CPU/GPU coupling {self.load.coupling[slot]:.2f}; {ADVICE[Band.TIGHT]}"
+                self._note(f"{seen.directory.id[slot]}: {text}")
 
     def _add_window_signals(self, signals: SignalMatrix, window: RequestWindow) -> None:
         calls = window.failure_calls

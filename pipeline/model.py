@@ -8,7 +8,7 @@ it into a table of its own. Absent is -1 for codes, NaN for floats, 0 for times.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum, IntFlag, StrEnum
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -341,10 +341,61 @@ class RequestRows:
     """Sampling correction: how many requests this row stands for."""
     source: UInt64s
     """Hash of the sending resource, for clock offsets."""
+    kind: UInt64s
+    """Request fingerprint; 0 = none, or more kinds than are kept."""
+    tenant: UInt64s
+    """Hash of the tenant's name; 0 = none."""
+    trace_id: Bytes
+    """uint8[n, 16], all zero = none; kept only for exemplars."""
 
     def part(self, low: int, high: int) -> "RequestRows":
         """Rows `low` to `high`, as views."""
         return _part(self, low, high)
+
+    def only(self, rows: npt.NDArray[np.intp]) -> "RequestRows":
+        """Some of the rows, as copies."""
+        return _only(self, rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestTraits:
+    """What a batch says of its requests beside figures, row by row of `Canonical.requests`.
+
+    Text columns are int32[n] codes into `strings`, -1 = absent; where nobody says a thing the whole
+    column is None, so that nobody works on it.
+    """
+
+    n: int
+    strings: Dictionary
+    is_log: bool = False
+    """From access logs, else from spans."""
+    method: Int32s | None = None
+    route: Int32s | None = None
+    """A template that the sender itself made, as `http.route`."""
+    path: Int32s | None = None
+    """A path or URL as it was requested."""
+    rpc_service: Int32s | None = None
+    rpc_method: Int32s | None = None
+    operation: Int32s | None = None
+    """`gen_ai.operation.name`"""
+    model: Int32s | None = None
+    request_class: Int32s | None = None
+    tenant: Int32s | None = None
+    conversation: Int32s | None = None
+    prefix: Int32s | None = None
+    """A hash of the prompt's leading blocks, made by the application or the node agent."""
+    adapter: Int32s | None = None
+    cache_salt: Int32s | None = None
+    request_id: Int32s | None = None
+    body_bytes: Floats | None = None
+    """Size of the request body, NaN = unknown."""
+    span_id: UInt64s | None = None
+    """0 = none, here and below; None for logs, and for parents where no row has one."""
+    parent_span_id: UInt64s | None = None
+
+    def only(self, rows: npt.NDArray[np.intp]) -> "RequestTraits":
+        """Some of the rows, as copies."""
+        return _only(self, rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -391,6 +442,7 @@ class SampleRows:
 
 
 _Rows = TypeVar("_Rows", RequestRows, SampleRows)
+_ByRow = TypeVar("_ByRow", RequestRows, RequestTraits)
 
 
 def _part(rows: _Rows, low: int, high: int) -> _Rows:
@@ -404,11 +456,21 @@ def _part(rows: _Rows, low: int, high: int) -> _Rows:
     return replace(rows, n=len(range(rows.n)[low:high]), **columns)
 
 
+def _only(rows: _ByRow, picked: npt.NDArray[np.intp]) -> _ByRow:
+    columns = {f.name: getattr(rows, f.name) for f in fields(rows)}
+    arrays: dict[str, Any] = {
+        name: c[picked] for name, c in columns.items() if isinstance(c, np.ndarray)
+    }
+    return replace(rows, n=len(picked), **arrays)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Canonical:
     """One normalised batch: what the fold takes."""
 
     requests: RequestRows | None = None
+    traits: RequestTraits | None = None
+    """Of `requests`, row by row; None where they are None."""
     samples: SampleRows | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Rows left out, by reason."""

@@ -27,6 +27,7 @@ from pipeline.config import Senders, TailraceConfig
 from pipeline.decode.columns import DECODER
 from pipeline.errors import ConfigError
 from pipeline.file_watcher import FileWatcher
+from pipeline.fingerprint.prefix import load_secret
 from pipeline.ingest import Answers, Ingest
 from pipeline.journal import JournalWriter, Operation, Start
 from pipeline.loop import Loop, UnusableState
@@ -44,7 +45,7 @@ from pipeline.transports import Transports
 JOURNAL_VERSION: Final = 1
 FIRST_DECISION_WITHIN_S: Final = 5.0
 """Nothing is served before the first decision; a loop that cannot even make that is logged."""
-STATE_NAMES: Final = ("loop", "identity", "fold", "decide", "overrides")
+STATE_NAMES: Final = ("loop", "identity", "fold", "fingerprint", "load", "decide", "overrides")
 
 log = structlog.get_logger()
 
@@ -66,7 +67,8 @@ class Service:
         self._store = StateStore(Path(folder).expanduser()) if folder else None
         self._channel: Channel[Item] = Channel(capacity=config.loop.queue_entries)
         self._senders = Senders(config.senders)
-        self._loop = Loop(config, self._dropped)
+        self._secret = load_secret(config.fingerprint.prefix.secret_file)
+        self._loop = Loop(config, self._dropped, self._secret)
         self._decided = threading.Event()
         self._saver = ThreadPoolExecutor(1, "tailrace-state")
         self._tasks: list[asyncio.Task[None]] = []
@@ -206,7 +208,7 @@ class Service:
             try:
                 self._loop.restore(state)
             except UnusableState as error:
-                self._loop = Loop(self.config, self._dropped)
+                self._loop = Loop(self.config, self._dropped, self._secret)
                 loaded[error.stage] = self._store.reject(error.stage, error.why)
             else:
                 return state

@@ -49,7 +49,7 @@ class Telemetry:
         self.dropped_total = counter(
             "dropped_total", "Items or values left out, by stage and reason.", "stage", "reason"
         )
-        """stage: receive decode normalise fold; reason: closed per stage."""
+        """stage: receive decode normalise fingerprint fold; reason: closed per stage."""
         self._count_flow(counter)
         self.decoder = gauge("decoder_active", "1 for the decoder in use.", "decoder")
         """decoder: native reference."""
@@ -167,8 +167,8 @@ class Telemetry:
             "signal",
             "stage",
         )
-        """stage: normalise (no request, no known signal, no right, no endpoint), fold (late,
-        future, out of order, duplicate, no room)."""
+        """stage: normalise (no request, no known signal, no right, no endpoint, counted already by
+        the same observer), fold (late, future, out of order, duplicate, no room)."""
         self.lost_requests_total = counter(
             "lost_requests_total",
             "Requests acknowledged on enqueue that could not be folded afterwards.",

@@ -150,4 +150,9 @@ def requests(rows: Sequence[Row]) -> RequestRows:
         output_tokens=column("output_tokens", np.nan, np.float64),
         weight=column("weight", 1.0, np.float64),
         source=column("source", 1, np.uint64),
+        kind=column("kind", 0, np.uint64),
+        tenant=column("tenant", 0, np.uint64),
+        trace_id=np.frombuffer(
+            b"".join(row.get("trace_id", bytes(16)) for row in rows), np.uint8
+        ).reshape(n, 16),
     )

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from pipeline.model import Int32s, Int64s
 
 MAX_WINDOWS: Final = 4
-"""Window lengths with a running sum; others are summed anew each time."""
+"""Window lengths with a running sum, if not told otherwise; others are summed anew each time."""
 
 Some: TypeAlias = npt.NDArray[np.intp] | slice
 """Which rows: their indices, or all of them as a slice, which copies nothing."""
 ALL: Final = slice(None)
 
-_Count = TypeVar("_Count", np.int64, np.uint16)
+_Count = TypeVar("_Count", np.int64, np.uint32, np.uint16)
 
 
 class Spots(NamedTuple):
@@ -47,14 +47,20 @@ class BucketRing(Generic[_Count]):
     there, and `full` counts what it could not take.
     """
 
-    def __init__(self, length: int, width: int, dtype: type[_Count]) -> None:
-        """Keep `length` buckets, the open one included; start with no rows at bucket 0."""
+    def __init__(
+        self, length: int, width: int, dtype: type[_Count], max_windows: int = MAX_WINDOWS
+    ) -> None:
+        """Keep `length` buckets, the open one included; start with no rows at bucket 0.
+
+        At most `max_windows` window lengths have running sums: 0 where much is added, little read.
+        """
         self.head = 0
         self.full = 0
         self._width = width
         self._length = length
+        self._max_windows = max_windows
         self._dtype: type[Any] = dtype
-        self._sum_dtype: type[Any] = np.int64 if dtype is np.int64 else np.int32
+        self._sum_dtype: type[Any] = np.int32 if dtype is np.uint16 else np.int64
         self._limit = int(np.iinfo(dtype).max)
         self._ring: npt.NDArray[_Count] = np.zeros((self._length, 0, width), dtype)
         self._sums: dict[int, npt.NDArray[np.signedinteger]] = {}
@@ -119,21 +125,35 @@ class BucketRing(Generic[_Count]):
             np.add.at(self._ring.reshape(-1), spots.at + column, amount)
             self._add_to_sums(spots.bucket, spots.cell + column, amount, spots.oldest)
 
-    def count(self, spots: Spots, column: Int32s) -> None:
-        """Count one in a column [k] at each spot, stopping at the dtype's maximum."""
+    def add_newest(self, amounts: npt.NDArray[_Count]) -> None:
+        """Add `amounts` [k, m, width] to the first m rows of the newest k buckets, the open first.
+
+        For counts that cannot pass the dtype's maximum.
+        """
+        rows = amounts.shape[1]
+        for back, amount in enumerate(amounts):
+            self._ring[(self.head - back) % self._length, :rows] += amount
+            for window, total in self._sums.items():
+                if back < window:
+                    total[:rows] += amount
+
+    def count(self, spots: Spots, column: Int32s, more: Int64s | int = 1) -> None:
+        """Count `more` (one, or [k]) in a column [k] at each spot, up to the dtype's maximum."""
         if not len(spots.at):
             return
         flat = self._ring.reshape(-1)
         at, cell, bucket = spots.at + column, spots.cell + column, spots.bucket
-        taken: Int64s | int = 1
-        if int(np.maximum.reduce(flat.take(at))) + len(at) > self._limit:
-            at, first, counts = np.unique(at, return_index=True, return_counts=True)
+        most = len(at) * more if isinstance(more, int) else int(more.sum())
+        if int(np.maximum.reduce(flat.take(at))) + most > self._limit:
+            at, first, inverse = np.unique(at, return_index=True, return_inverse=True)
             bucket, cell = bucket[first], cell[first]
-            taken = np.minimum(counts, self._limit - flat[at].astype(np.int64))
-            self.full += int((counts - taken).sum())
+            wanted = np.zeros(len(at), np.int64)
+            np.add.at(wanted, inverse, more)
+            more = np.minimum(wanted, self._limit - flat[at].astype(np.int64))
+            self.full += int((wanted - more).sum())
         # What is added has the dtype of what it is added to, else `at` is 20 times slower.
-        np.add.at(flat, at, self._dtype(taken))
-        self._add_to_sums(bucket, cell, self._sum_dtype(taken), spots.oldest)
+        np.add.at(flat, at, self._dtype(more))
+        self._add_to_sums(bucket, cell, self._sum_dtype(more), spots.oldest)
 
     def _add_to_sums(self, bucket: Int64s, cell: Int64s, amount: Any, oldest: int) -> None:
         for window, total in self._sums.items():
@@ -155,7 +175,7 @@ class BucketRing(Generic[_Count]):
         total = np.zeros((self.rows, self._width), self._sum_dtype)
         for back in range(buckets):
             total += self._ring[(self.head - back) % self._length]
-        if len(self._sums) < MAX_WINDOWS:
+        if len(self._sums) < self._max_windows:
             self._sums[buckets] = total
         return total
 

@@ -4,7 +4,7 @@ A better observer must have been there for the switch time, or the present one s
 that one lost batch moves nothing.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,17 @@ class Presence:
         return until_ns
 
 
+class Chosen(NamedTuple):
+    """Whom a signal is read from, per endpoint, and who else could be asked."""
+
+    observer: Int8s
+    """int8[n slots]: -1 = none."""
+    present: Bools
+    """bool[observers, n slots]: who has reported the signal of late."""
+    order: tuple[Observer, ...]
+    """The best first."""
+
+
 class ObserverChoice:
     """The choice for one signal; `order` has the best observer first."""
 
@@ -102,6 +113,10 @@ class ObserverChoice:
         """Empty the slots."""
         self._rank[slots] = len(self._order)
         self._chosen_at = _NO_TIME
+
+    def chosen(self, now: Instant) -> Chosen:
+        """The choice, and what it was made from; not to be changed."""
+        return Chosen(self.choose(now), self._presence.status(now)[0], self._order)
 
     def choose(self, now: Instant) -> Int8s:
         """int8[n slots]: the observer to read, -1 = none has been heard; not to be changed.
@@ -137,3 +152,20 @@ class ObserverChoice:
         for rank in reversed(range(len(self._order))):
             np.copyto(first, np.int8(rank), where=mask[self._order[rank]])
         return first
+
+
+def among_telling(chosen: Chosen, tells: Bools) -> Int8s:
+    """int8[n slots]: the chosen observers, or where one does not tell, the best one that does.
+
+    `tells` bool[observers, n slots] says who tells something that not everyone knows: an engine's
+    spans carry no tenant, say. Where nobody present tells it, the choice stands.
+    """
+    observer = chosen.observer
+    silent = ~tells.reshape(-1).take(observer * np.int64(len(observer)) + np.arange(len(observer)))
+    silent &= observer >= 0
+    if not np.count_nonzero(silent):
+        return observer
+    observer, telling = observer.copy(), chosen.present & tells
+    for candidate in reversed(chosen.order):
+        observer[silent & telling[candidate]] = candidate
+    return observer

@@ -6,7 +6,7 @@ into batches. Each signal of a window reads one observer, so a request counts on
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -14,13 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.clock import NS_PER_S, Instant
-from pipeline.fold.buckets import ALL, MAX_WINDOWS, BucketRing, Some, Spots
-from pipeline.fold.observers import Int8s, ObserverChoice, Presence
-from pipeline.fold.offsets import SourceOffsets
+from pipeline.fold.amounts import (
+    ONE,
+    bounded_tokens,
+    fixed_point,
+    known,
+    picked_weight,
+    weighted_tokens,
+)
+from pipeline.fold.buckets import MAX_WINDOWS, BucketRing, Spots
+from pipeline.fold.observers import Chosen, Int8s, ObserverChoice, Presence
+from pipeline.fold.placing import Placed, TimeLine
 from pipeline.fold.ring_rows import RingRows, picked
 from pipeline.fold.sketch import LogBuckets
 from pipeline.model import (
-    Bools,
     Bytes,
     Config,
     Directory,
@@ -35,13 +42,6 @@ from pipeline.model import (
 
 RING_S: Final = 120
 """Seconds kept, the open one included."""
-
-ONE: Final = 1024
-"""Fixed point of counts: sampled requests stand for a fraction more than a whole number."""
-
-MAX_WEIGHT: Final = 1e4
-MAX_TOKENS: Final = 1e7
-"""Bounds on what one row may add, far above any real one: senders may write any number."""
 
 TOKEN_BLOCK_S: Final = 10
 TOKEN_BLOCKS: Final = 13
@@ -99,7 +99,7 @@ class RequestFold:
     def __init__(self, config: RequestConfig) -> None:
         """Start with no slots; `resize` comes first."""
         self._config = config
-        self._offsets = SourceOffsets(config.max_sources)
+        self._time_line = TimeLine(RING_S, config.max_sources)
         self._latencies = LogBuckets(config.latency_error_ratio, 1e-3, 600.0)
         self._lengths = LogBuckets(TOKEN_ERROR_RATIO, 1.0, 1e6)
         n = self._latencies.n
@@ -120,17 +120,18 @@ class RequestFold:
         self._windows: dict[tuple[int, bool], _Kept] = {}
         self._changes = 0
         """Moves with everything that may change a window."""
-        self._origin_ns: int | None = None
 
     @property
     def _tables(self) -> tuple[RingRows, ...]:
         return (self._count_rows, self._latency_rows, self._token_rows)
 
     @property
+    def _choices(self) -> tuple[ObserverChoice, ...]:
+        return (self._rate_choice, self._failure_choice, self._token_choice, self._ttft_choice)
+
+    @property
     def _by_slot(self) -> tuple[ObserverChoice | Presence, ...]:
-        presences = (self._seen, self._seen_tokens, self._seen_ttft)
-        choices = (self._rate_choice, self._failure_choice, self._token_choice, self._ttft_choice)
-        return (*presences, *choices)
+        return (self._seen, self._seen_tokens, self._seen_ttft, *self._choices)
 
     @property
     def nbytes(self) -> int:
@@ -158,34 +159,37 @@ class RequestFold:
 
     def fold(self, rows: RequestRows, now: Instant) -> Mapping[str, int]:
         """Take in requests; returns how many were left out or cut, by reason."""
+        return self.add(self.place(rows, now), now)
+
+    def place(self, rows: RequestRows, now: Instant) -> Placed:
+        """Where requests that arrive at `now` count, for `add`."""
         self._advance(now)
-        if not rows.n:
-            return {}
+        return self._time_line.place(rows, now)
+
+    def add(self, placed: Placed, now: Instant) -> Mapping[str, int]:
+        """Take in what was placed at `now`; returns how many were left out or cut, by reason."""
         full = self._latency.full + self._token_lengths.full
-        ages = self._offsets.ages(rows.source, rows.end_ns, now)
-        at_ns = self._time_ns(now) - np.maximum(ages.age_ns, 0)
-        second = at_ns // NS_PER_S
-        oldest_s, gone_s = int(np.minimum.reduce(second)), self._counts.head - RING_S
-        is_late = second <= gone_s if oldest_s <= gone_s else None
-        reasons = _count_left_out(ages.is_future, is_late)
-        if reasons:
-            is_out = _either(ages.is_future, is_late)
-            kept = (~is_out).nonzero()[0]
-            rows, second, at_ns = _take(rows, kept), second[kept], at_ns[kept]
-        if rows.n:
-            self._add(rows, second, max(oldest_s, gone_s + 1), at_ns, now)
+        if placed.rows.n:
+            self._add(*placed[:4], now)
         full -= self._latency.full + self._token_lengths.full
-        reasons |= {"source_overflow": ages.overflow, "sketch_full": -full}
+        reasons = {**placed.left_out, "sketch_full": -full}
         return {reason: count for reason, count in reasons.items() if count}
 
-    def _time_ns(self, now: Instant) -> int:
-        """Now on a time line that has the wall clock's seconds and never steps."""
-        if self._origin_ns is None:
-            self._origin_ns = now.wall_ns - now.mono_ns
-        return now.mono_ns + self._origin_ns
+    def second(self, now: Instant) -> int:
+        """The open second, on the time line on which requests are placed."""
+        return self._time_line.time_ns(now) // NS_PER_S
+
+    def open_s(self, now: Instant) -> float:
+        """How much of the open second has passed."""
+        return self._time_line.time_ns(now) % NS_PER_S / NS_PER_S
+
+    def chosen(self, now: Instant) -> tuple[Chosen, Chosen, Chosen, Chosen]:
+        """Whom calls, failures, tokens and times to first token are read from."""
+        rate, failure, tokens, ttft = (choice.chosen(now) for choice in self._choices)
+        return rate, failure, tokens, ttft
 
     def _advance(self, now: Instant) -> None:
-        second = self._time_ns(now) // NS_PER_S
+        second = self.second(now)
         if second > self._counts.head:
             self._changes += 1
             self._counts.advance(second)
@@ -202,7 +206,7 @@ class RequestFold:
         cell += rows.observer
         self._seen.heard(cell, now)
         unwell = rows.outcome.nonzero()[0]
-        weight = _fixed_point(rows.weight)
+        weight = fixed_point(rows.weight)
         self._add_signs_of_life(slot, at_ns, rows.outcome, unwell)
         spots = self._counts.spots(second, self._count_rows.rows(cell), oldest_s)
         self._add_counts(rows, spots, weight, unwell)
@@ -225,15 +229,14 @@ class RequestFold:
         ring.add(spots, _CALLS, weight)
         counted = _COLUMN_OF_OUTCOME[rows.outcome[unwell]]
         some = unwell[counted >= 0]
-        ring.add(spots.pick(some), counted[counted >= 0], _pick(weight, some))
+        ring.add(spots.pick(some), counted[counted >= 0], picked_weight(weight, some))
         some = rows.refused.nonzero()[0]
         if len(some):
-            ring.add(spots.pick(some), _REFUSED, _pick(weight, some))
+            ring.add(spots.pick(some), _REFUSED, picked_weight(weight, some))
         for column, tokens in ((_PROMPT, rows.prompt_tokens), (_OUTPUT, rows.output_tokens)):
-            known = _known(tokens)
-            amount = _bounded_tokens(tokens[known]) * _pick(weight, known)
-            np.rint(amount, out=amount)
-            ring.add(spots.pick(known), column, amount.astype(np.int64))
+            told = known(tokens)
+            amount = weighted_tokens(tokens[told], picked_weight(weight, told))
+            ring.add(spots.pick(told), column, amount.astype(np.int64))
 
     def _add_latency(
         self,
@@ -249,7 +252,7 @@ class RequestFold:
             # How long a failure took says nothing about speed: a refusal takes no time at all.
             duration_s = duration_s.copy()
             duration_s[unwell] = np.nan
-        timed, started = _known(duration_s), _known(rows.ttft_s)
+        timed, started = known(duration_s), known(rows.ttft_s)
         heard = cell[started]
         if len(heard):
             self._seen_ttft.heard(heard, now)
@@ -267,13 +270,13 @@ class RequestFold:
         self, rows: RequestRows, cell: Int64s, second: Int64s, oldest_s: int, now: Instant
     ) -> None:
         length = rows.prompt_tokens + rows.output_tokens
-        known = _known(length)
-        length, cell = _bounded_tokens(length[known]), cell[known]
+        some = known(length)
+        length, cell = bounded_tokens(length[some]), cell[some]
         if not len(cell):
             return
         self._seen_tokens.heard(cell, now)
         row = self._token_rows.rows(cell)
-        block, oldest = second[known] // TOKEN_BLOCK_S, oldest_s // TOKEN_BLOCK_S
+        block, oldest = second[some] // TOKEN_BLOCK_S, oldest_s // TOKEN_BLOCK_S
         spots = self._token_sums.spots(block, row, oldest)
         self._token_sums.add(spots, _TOKENS, np.rint(length).astype(np.int64))
         self._token_sums.add(spots, _TOKEN_N, 1)
@@ -287,13 +290,11 @@ class RequestFold:
         """
         self._advance(now)
         window = self._window(seconds, now, latency=latency)
-        open_s = self._time_ns(now) % NS_PER_S / NS_PER_S
-        return replace(window, seconds=seconds - 1 + open_s)
+        return replace(window, seconds=seconds - 1 + self.open_s(now))
 
     def _window(self, seconds: int, now: Instant, *, latency: bool) -> RequestWindow:
         """As last time while nothing was folded, no bucket turned and no observer changed."""
-        choices = (self._rate_choice, self._failure_choice, self._token_choice, self._ttft_choice)
-        chosen = tuple(choice.choose(now) for choice in choices)
+        chosen = tuple(choice.choose(now) for choice in self._choices)
         last = self._windows.get((seconds, latency))
         if (
             last is not None
@@ -365,7 +366,7 @@ class RequestFold:
 
     def heard_age_s(self, now: Instant) -> Floats:
         """float64[n slots]: seconds since a request was last served; inf = never."""
-        age = (self._time_ns(now) - self._heard_ns) / NS_PER_S
+        age = (self._time_line.time_ns(now) - self._heard_ns) / NS_PER_S
         return np.where(self._heard_ns == _NEVER, np.inf, np.maximum(age, 0.0))
 
     def refused_recent(self, now: Instant, seconds: int = 3) -> Floats:
@@ -404,49 +405,3 @@ class RequestFold:
         mean = sums[:, _TOKENS] / np.maximum(count, 1)
         deviation = np.maximum(mean - median, 0.0)
         return np.where((count >= 2) & (pool >= 0), deviation, np.nan)
-
-
-def _count_left_out(is_future: Bools | None, is_late: Bools | None) -> dict[str, int]:
-    reasons = {}
-    if is_future is not None:
-        reasons["future"] = int(np.count_nonzero(is_future))
-    if is_late is not None:
-        # What is from the future by its source's clock is now by ours, so never late.
-        reasons["late"] = int(np.count_nonzero(is_late))
-    return reasons
-
-
-def _either(left: Bools | None, right: Bools | None) -> Bools:
-    if left is None or right is None:
-        result = right if left is None else left
-        assert result is not None, "one of them left something out"
-        return result
-    return left | right
-
-
-def _take(rows: RequestRows, kept: Indices) -> RequestRows:
-    columns = {f.name: getattr(rows, f.name)[kept] for f in fields(rows) if f.name != "n"}
-    return RequestRows(n=len(kept), **columns)
-
-
-def _known(values: Floats) -> Some:
-    """The rows that are not NaN."""
-    missing = np.isnan(values)
-    return (~missing).nonzero()[0] if np.count_nonzero(missing) else ALL
-
-
-def _pick(weight: Int64s | int, some: Some) -> Int64s | int:
-    return weight if isinstance(weight, int) else weight[some]
-
-
-def _fixed_point(weight: Floats) -> Int64s | int:
-    """Weights in units of 1 / ONE: one number where all requests stand for themselves."""
-    if not np.count_nonzero(weight != 1.0):
-        return ONE
-    fixed: Int64s = np.rint(np.clip(weight, 0.0, MAX_WEIGHT) * ONE).astype(np.int64)
-    return fixed
-
-
-def _bounded_tokens(tokens: Floats) -> Floats:
-    bounded = np.maximum(tokens, 0.0)
-    return np.minimum(bounded, MAX_TOKENS, out=bounded)

@@ -20,12 +20,11 @@ from pipeline.model import (
     LogColumns,
     Observer,
     RequestRows,
+    RequestTraits,
     Rights,
     Sender,
     SpanColumns,
-    UInt64s,
 )
-from pipeline.normalise.among import among
 from pipeline.normalise.batch import Batch
 from pipeline.normalise.joins import (
     HOSTS,
@@ -37,6 +36,7 @@ from pipeline.normalise.joins import (
     named_slots,
     span_slots,
 )
+from pipeline.normalise.nesting import CLIENT, GENAI, find_nesting, merged
 from pipeline.normalise.outcomes import (
     Ends,
     Verdict,
@@ -45,11 +45,13 @@ from pipeline.normalise.outcomes import (
     finish_verdict,
     flags_verdict,
 )
+from pipeline.normalise.probes import PROBES
 from pipeline.normalise.resources import source_hashes
 from pipeline.normalise.sampling import sampling_weights
+from pipeline.normalise.traits import TraitKeys, log_traits, span_traits
 
-SERVER, CLIENT = 2, 3
-"""OTLP span kinds."""
+SERVER: Final = 2
+"""OTLP span kind."""
 
 MAX_LATENCY_S: Final = 86_400.0
 """Longer durations are mistakes of unit or clock."""
@@ -68,50 +70,25 @@ LOG_TTFT_MS: Final = (
     "upstream_service_time",
 )
 LOG_DURATION_MS: Final = ("duration_ms", "duration")
-PATH: Final = ("url.path", "http.target", "url.full", "http.url", "path")
-USER_AGENT: Final = ("user_agent.original", "http.user_agent", "user_agent")
 ERROR: Final = ("error.type", "exception.type")
-_PROBE_PATHS: Final = frozenset(
-    {
-        "/health",
-        "/healthz",
-        "/livez",
-        "/readyz",
-        "/ready",
-        "/live",
-        "/ping",
-        "/metrics",
-        "/version",
-        "/v1/health",
-        "/v2/health/live",
-        "/v2/health/ready",
-        "/health_generate",
-        "/is_sleeping",
-    }
-)
-_PROBE_AGENTS: Final = (
-    "kube-probe/",
-    "googlehc/",
-    "elb-healthchecker/",
-    "envoy/hc",
-    "prometheus/",
-    "otelcol",
-)
-_GENAI: Final = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.system")
 _CALLED: Final = (
     *(host for host, _ in HOSTS),
     "url.full",
     "http.url",
-    *_GENAI,
+    *GENAI,
     "tailrace.endpoint",
 )
 """A CLIENT span with one of them may be a call of an endpoint."""
-_CLIENT, _PROXY = int(Observer.CLIENT), int(Observer.PROXY)
+_DEFAULT_KEYS: Final = TraitKeys()
 _OBSERVERS: Final = {observer.name.lower(): int(observer) for observer in Observer}
 
 
 def normalise_spans(
-    columns: SpanColumns, identity: EndpointFinder, sender: Sender, now: Instant
+    columns: SpanColumns,
+    identity: EndpointFinder,
+    sender: Sender,
+    now: Instant,
+    keys: TraitKeys = _DEFAULT_KEYS,
 ) -> Canonical:
     """The requests among n spans, in input order; an empty batch gives none."""
     batch = Batch(columns.attributes, columns.resources, columns.resource, columns.strings)
@@ -122,17 +99,23 @@ def normalise_spans(
     batch, observer = _admit(batch, observer, sender, identity, counts)
     slot = span_slots(observer, batch, identity, sender, now)
     batch, observer, slot = _joined(batch, observer, slot, counts)
-    nested = _is_nested(columns, observer, batch)
-    if nested is not None:
-        _count(counts, "nested", np.count_nonzero(nested))
-        batch, observer, slot = _keep(~nested, batch, observer, slot)
     rows = _span_rows(columns, slot, observer, batch, counts, now)
+    traits = span_traits(columns, batch, keys)
+    nesting = find_nesting(columns, observer, slot, batch)
+    if nesting is not None:
+        _count(counts, "nested", np.count_nonzero(nesting.is_nested))
+        rows, traits, kept = merged(rows, traits, nesting)
+        batch = batch.only(kept)
     learn_callers(rows, batch, identity)
-    return _canonical(rows, counts, identity)
+    return _canonical(rows, traits, counts, identity)
 
 
 def normalise_logs(
-    columns: LogColumns, identity: EndpointFinder, sender: Sender, now: Instant
+    columns: LogColumns,
+    identity: EndpointFinder,
+    sender: Sender,
+    now: Instant,
+    keys: TraitKeys = _DEFAULT_KEYS,
 ) -> Canonical:
     """The requests among n log records (a proxy's access logs), in input order."""
     batch = Batch(columns.attributes, columns.resources, columns.resource, columns.strings)
@@ -151,14 +134,16 @@ def normalise_logs(
         slot = fill(slot, lambda open_: by_text(upstream[open_], batch, identity))
     batch, observer, slot = _joined(batch, observer, slot, counts)
     rows = _log_rows(columns, slot, observer, batch, counts, now)
-    return _canonical(rows, counts, identity)
+    return _canonical(rows, log_traits(batch, keys), counts, identity)
 
 
-def _canonical(rows: RequestRows, counts: dict[str, int], identity: EndpointFinder) -> Canonical:
+def _canonical(
+    rows: RequestRows, traits: RequestTraits, counts: dict[str, int], identity: EndpointFinder
+) -> Canonical:
     notes, reasons = identity.take_notes()
     for reason, n in reasons.items():
         _count(counts, reason, n)
-    return Canonical(requests=rows, dropped=counts, notes=notes)
+    return Canonical(requests=rows, traits=traits, dropped=counts, notes=notes)
 
 
 def _count(counts: dict[str, int], reason: str, n: int | np.integer) -> None:
@@ -247,7 +232,7 @@ def _admit(
     counts: dict[str, int],
 ) -> tuple[Any, ...]:
     """Drop probes, and everything of a sender whose requests do not count."""
-    for keys, is_probe in ((PATH, _is_probe_path), (USER_AGENT, _is_probe_agent)):
+    for keys, is_probe in PROBES:
         probe = batch.judge(batch.first(keys), is_probe)
         if probe is not None:
             _count(counts, "probe", np.count_nonzero(probe))
@@ -261,40 +246,6 @@ def _admit(
         sender.peer,
     )
     return batch.only(np.zeros(0, np.intp)), observer[:0]
-
-
-def _is_probe_path(text: str) -> bool:
-    _, scheme, rest = text.partition("://")
-    path = rest[rest.find("/") :] if scheme and "/" in rest else text
-    return path.partition("?")[0].rstrip("/") in _PROBE_PATHS
-
-
-def _is_probe_agent(text: str) -> bool:
-    return text.lower().startswith(_PROBE_AGENTS)
-
-
-def _is_nested(columns: SpanColumns, observer: Observers, batch: Batch) -> Bools | None:
-    """Which spans to leave out so that one is left a request and observer; None = none.
-
-    An SDK's call holds the HTTP call it makes: the outer one counts. A proxy's downstream span
-    holds its upstream attempts: those count.
-    """
-    parent = _ids(batch.cut(columns.parent_span_id))
-    if not np.count_nonzero(parent):
-        return None
-    span, is_proxy = _ids(batch.cut(columns.span_id)), observer == _PROXY
-    is_client = observer == _CLIENT
-    outer = is_client & batch.has_any(_GENAI) & (span != 0)
-    nested = is_client & (parent != 0) & among(parent, span[outer])
-    if np.count_nonzero(is_proxy):
-        kind = batch.cut(columns.kind)
-        attempts = is_proxy & (kind == CLIENT) & (parent != 0)
-        nested |= is_proxy & (kind == SERVER) & (span != 0) & among(span, parent[attempts])
-    return nested if np.count_nonzero(nested) else None
-
-
-def _ids(raw: Bytes) -> UInt64s:
-    return np.ascontiguousarray(raw).view(np.uint64).reshape(-1)
 
 
 # what is known of each request
@@ -327,6 +278,7 @@ def _span_rows(
         duration_s=duration_s,
         ttft_s=batch.number(SPAN_TTFT),
         weight=sampling_weights(batch.cut(columns.trace_state), batch),
+        trace_id=batch.cut(columns.trace_id),
         batch=batch,
         counts=counts,
     )
@@ -377,6 +329,7 @@ def _log_rows(
         duration_s=duration_s,
         ttft_s=_seconds(batch.number(LOG_TTFT_MS)),
         weight=np.ones(batch.n),
+        trace_id=batch.cut(columns.trace_id),
         batch=batch,
         counts=counts,
     )
@@ -395,6 +348,7 @@ def _rows(
     duration_s: Floats | None,
     ttft_s: Floats | None,
     weight: Floats,
+    trace_id: Bytes,
     batch: Batch,
     counts: dict[str, int],
 ) -> RequestRows:
@@ -420,6 +374,9 @@ def _rows(
         output_tokens=known(batch.number(OUTPUT_TOKENS), MAX_TOKENS),
         weight=weight,
         source=sources.take(batch.resource) if batch.n else np.zeros(0, np.uint64),
+        kind=np.zeros(batch.n, np.uint64),
+        tenant=np.zeros(batch.n, np.uint64),
+        trace_id=trace_id,
     )
 
 

@@ -1,10 +1,12 @@
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import NS_PER_S
-from pipeline.fold.observers import ObserverChoice, Presence
-from pipeline.model import Observer
+from pipeline.fold.observers import Chosen, ObserverChoice, Presence, among_telling
+from pipeline.model import Bools, Observer
 from tests.builders import START
 
 ORDER = (Observer.ENGINE, Observer.AGENT, Observer.PROXY, Observer.CLIENT)
@@ -67,3 +69,49 @@ def test_asking_while_nothing_is_heard_gives_what_an_answer_from_scratch_gives(
                 presence.heard(np.array(cells, np.int64), now)
             presence.changes += presence is heard_too
         np.testing.assert_array_equal(remembering.choose(now), from_scratch.choose(now))
+
+
+PROXY, ENGINE, CLIENT, AGENT = Observer.PROXY, Observer.ENGINE, Observer.CLIENT, Observer.AGENT
+
+
+def chosen_of(observer: list[int], *present: Sequence[int]) -> Chosen:
+    """Whom each endpoint is read from, and who is there."""
+    there = np.zeros((len(Observer), len(observer)), np.bool_)
+    for slot, observers in enumerate(present):
+        there[list(observers), slot] = True
+    return Chosen(np.array(observer, np.int8), there, ORDER)
+
+
+def tells_of(*telling: Sequence[int]) -> Bools:
+    """Who tells, endpoint by endpoint."""
+    return chosen_of([0] * len(telling), *telling).present
+
+
+def test_of_who_is_there_the_best_that_tells_is_read_instead_of_one_that_does_not() -> None:
+    everyone = list(Observer)
+    chosen = chosen_of([ENGINE] * 4, everyone, everyone, [ENGINE, CLIENT], [ENGINE, CLIENT])
+    tells = tells_of([ENGINE, PROXY], [CLIENT, PROXY], [CLIENT, PROXY], [PROXY])
+    assert among_telling(chosen, tells).tolist() == [ENGINE, PROXY, CLIENT, ENGINE]
+
+
+def test_where_nobody_is_chosen_nobody_is_read() -> None:
+    chosen = chosen_of([-1, ENGINE], [PROXY], [ENGINE, PROXY])
+    assert among_telling(chosen, tells_of([PROXY], [PROXY])).tolist() == [-1, PROXY]
+    assert among_telling(chosen_of([]), tells_of()).shape == (0,)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 30.0, 61.0]), HEARD), max_size=6))
+def test_where_everyone_tells_the_choice_is_the_usual_one(
+    steps: list[tuple[float, list[int]]],
+) -> None:
+    presence, choice = choice_of()
+    now = START
+    everyone = np.ones((len(Observer), SLOTS), np.bool_)
+    for wait_s, cells in steps:
+        now = now.plus_s(wait_s)
+        presence.heard(np.array(cells, np.int64), now)
+        chosen = choice.chosen(now)
+        np.testing.assert_array_equal(chosen.observer, choice.choose(now))
+        is_there = chosen.present.any(axis=0)
+        read = among_telling(chosen, everyone)
+        np.testing.assert_array_equal(read[is_there], chosen.observer[is_there])

@@ -169,6 +169,30 @@ def doctor(
 
 
 @app.command()
+def evaluate(
+    data: Annotated[Path, typer.Option(help="Folder with nab, kpi, services or apps in it.")],
+    as_json: JsonOption = False,
+    sets: Annotated[str, typer.Option("--sets", help="Which of them.")] = "nab,kpi,services,apps",
+) -> None:
+    """Accuracy of detection on labelled data, beside simple controls and published figures."""
+    from pipeline.evaluate.bank import BankScorer
+    from pipeline.evaluate.run import main as run
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    chosen = [name.strip() for name in sets.split(",") if name.strip()]
+    code = run(
+        data,
+        as_json=as_json,
+        make_scorer=lambda: BankScorer(tell),
+        progress=tell,
+        sets=chosen,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
 def demo(
     seconds: Annotated[float, typer.Option(min=20.0, help="How long it runs.")] = 60.0,
     headless: Annotated[bool, typer.Option(help="No live display.")] = False,
@@ -265,6 +289,23 @@ def bench_fleet(
 
     variants = [run(each, seconds, report.tell) for each in report.seconds("--scrape", scrape)]
     report.figures("Reference fleet", variants, as_json=as_json)
+
+
+@bench.command("detect")
+def bench_detect(
+    as_json: JsonOption = False,
+    series: Annotated[str, typer.Option(help="How many at a time.")] = "1000,10000,40000",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A fifth of the rounds: whether it works.")
+    ] = False,
+) -> None:
+    """Detectors one by one and all together: updates a second, memory a series."""
+    from pipeline.bench import report
+    from pipeline.bench.detect import QUICK, Plan, run
+
+    sizes = report.counts("--series", series)
+    plan = Plan(sizes=sizes, **QUICK) if quick else Plan(sizes=sizes)
+    report.detectors(run(plan, report.tell), as_json=as_json)
 
 
 @bench.command("start")

@@ -12,6 +12,20 @@ README: Final = Path(__file__).parents[1] / "README.md"
 INGEST: Final = Path(__file__).parent / "bench" / "ingest.json"
 """What `tailrace bench ingest --peers --json` printed last; renew it with every figure."""
 
+GIVEN: Final = Path(__file__).parent / "evaluate" / "given.json"
+"""What `tailrace evaluate --json` printed last on the parts of the sets that we develop on."""
+DETECTION: Final = (
+    ("nab", "standard", "NAB, 31 files: standard"),
+    ("nab", "low_fp", "NAB: reward low FP"),
+    ("nab", "low_fn", "NAB: reward low FN"),
+    ("nab", "standard@left_out", "NAB: standard, threshold from other categories"),
+    ("kpi", "event_f1", "KPI, 12 curves: event-F1"),
+    ("kpi", "delay7_f1", "KPI: delay-7 F1"),
+    ("services", "event_f1", "services, 10: event-F1"),
+    ("apps", "event_f1", "apps, 6: event-F1"),
+    ("apps", "hit_at_3", "apps: hit@3, missed = 0"),
+)
+
 
 def settings_table() -> str:
     """Every setting with its default and its text."""
@@ -83,6 +97,47 @@ def ingest_table() -> str:
     return "\n".join(lines)
 
 
+def detection_table() -> str:
+    """Accuracy on the labelled sets beside the best control, naive row and published figure."""
+    rows = json.loads(GIVEN.read_text(encoding="utf-8"))["rows"]
+    lines = [
+        "| set and metric | Tailrace | alarms a series and day | best control | best naive "
+        "| published | aim |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, metric, label in DETECTION:
+        found = {
+            row["config"]: row["value"]
+            for row in rows
+            if (row["set"], row["metric"]) == (name, metric) and row["value"] is not None
+        }
+        own = found.pop("peaks over threshold")
+        alarms = next(
+            row["value"]
+            for row in rows
+            if (row["set"], row["metric"]) == (name, "alarms_per_series_day")
+            and row["config"] == "peaks over threshold"
+        )
+        kinds = ("control: ", "naive: ", "published: ", "aim")
+        cells = " | ".join(_best(found, kind) for kind in kinds)
+        lines.append(f"| {label} | **{_score(own)}** | {alarms:.2f} | {cells} |")
+    return "\n".join(lines)
+
+
+def _best(found: dict[str, float], kind: str) -> str:
+    """The largest figure of a kind of configuration, with its name."""
+    of_kind = {name: value for name, value in found.items() if name.startswith(kind)}
+    if not of_kind:
+        return "-"
+    name = max(of_kind, key=lambda each: of_kind[each])
+    text = name.removeprefix(kind)
+    return f"{_score(of_kind[name])} {text}".strip()
+
+
+def _score(value: float) -> str:
+    return f"{value:.1f}" if value > 1 else f"{value:.3f}"
+
+
 def _thousands(row: dict[str, Any]) -> str:
     figure = row["items_per_core_s"]
     return f"{figure / 1000:,.0f}" if figure else "no figure"
@@ -96,7 +151,12 @@ def _beside(own: dict[str, Any], peer: dict[str, Any] | None) -> str:
     return f"{_thousands(peer)} ({own['items_per_core_s'] / peer['items_per_core_s']:.1f}x)"
 
 
-TABLES: Final = {"settings": settings_table, "metrics": metrics_table, "ingest": ingest_table}
+TABLES: Final = {
+    "settings": settings_table,
+    "metrics": metrics_table,
+    "ingest": ingest_table,
+    "detection": detection_table,
+}
 
 
 def rewritten(text: str) -> str:

@@ -39,14 +39,12 @@ def plan(
 
     `quick` cuts every choice that was left at its default.
     """
-    sizes = _split(batches)
-    if not all(size.isdigit() and int(size) for size in sizes):
-        raise ConfigError(f"--batches: {batches!r} is not a list of numbers")
+    sizes = counts("--batches", batches)
     kinds: dict[str, Any] = {
         "signals": _choices("--signals", signals, ("spans", "points")),
         "compressions": _choices("--compression", compressions, ("none", "gzip")),
         "levels": _choices("--levels", levels, ("A", "B")),
-        "batches": tuple(map(int, sizes)),
+        "batches": sizes,
     }
     if quick:
         kinds |= QUICK
@@ -54,6 +52,13 @@ def plan(
     else:
         kinds |= {"rounds": rounds, "seconds": seconds, "warm_s": warm_s}
     return Plan(peers=peers, connections=connections, in_flight=in_flight, **kinds)
+
+
+def counts(option: str, text: str) -> tuple[int, ...]:
+    """The numbers above 0 that an option lists; `ConfigError` names it."""
+    if not all(each.isdigit() and int(each) for each in _split(text)):
+        raise ConfigError(f"{option}: {text!r} is not a list of numbers")
+    return tuple(map(int, _split(text)))
 
 
 def compression(text: str) -> Compression:
@@ -160,6 +165,22 @@ def figures(title: str, documents: Iterable[dict[str, Any]], *, as_json: bool) -
     for name, value in rows[0].items():
         if isinstance(value, dict):
             console.print(f"{name}: {_facts(value)}", soft_wrap=True)
+
+
+def detectors(document: dict[str, Any], *, as_json: bool) -> None:
+    """What each detector costs, a row for a detector and a number of series."""
+    if as_json:
+        dump(document)
+        return
+    console = _console()
+    title = "Cost of detection, one sample of every series at once"
+    columns = ("updates_per_s", "us_per_update", "bytes_per_series")
+    table = _table(title, ("detector",), ("series", *columns, "spread"))
+    for row in document["rows"]:
+        figures = (_number(row[column]) for column in ("series", *columns))
+        table.add_row(row["detector"], *figures, f"{row['spread']:.0%}")
+    console.print(table)
+    console.print(_facts(document["machine"]), soft_wrap=True)
 
 
 def _console() -> Console:
